@@ -1,0 +1,41 @@
+# Two entrances need nothing set up before: `make demo` and `make test`.
+PY      ?= python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+STAMP   := $(VENV)/.installed
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: help venv system demo test check bench soak clean
+
+help:            ## this list
+	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+venv: $(STAMP)   ## build .venv with everything
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/python || $(PY) -m venv $(VENV)
+	$(BIN)/pip install --quiet -e '.[dev]'
+	@touch $@
+
+system:          ## Debian packages for the integration tests (Slurm, munge, Lua, MariaDB, Chromium)
+	@./.ci/system-packages
+
+demo: venv       ## replay the bundled trace under the usual policies and write a report
+	$(BIN)/slurm-rl replay traces/hetero.csv.gz --cluster traces/hetero.cluster.json --report out/demo.html
+
+test: venv system ## all tests (integration included where its parts are present)
+	$(BIN)/python -m pytest -n 2 -q tests
+
+check: venv      ## lint, types, import directions
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: venv      ## speed, as ratios against peers in one run
+	$(BIN)/python -m pytest -q -s -m perf tests/perf
+
+soak: venv system ## long integration runs
+	$(BIN)/python -m pytest -q -m soak tests/integration
+
+clean:
+	rm -rf $(VENV) out dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,7 @@
+"""The command line: `slurm-rl COMMAND …`. Commands import what they need when they run."""
+
+from __future__ import annotations
+
+from slurm_rl.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,1 @@
+"""Plain data: jobs, nodes, clusters, snapshots and plans."""

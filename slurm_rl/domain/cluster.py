@@ -1,0 +1,175 @@
+"""A cluster: node classes as they stand in a cluster file, with GPU types, speeds and watts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_rl.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class GpuType:
+    """Published figures of a GPU model: FP16/FP32 training throughput relative to a V100, and watts of one card."""
+
+    name: str
+    speed: float
+    watts_idle: float
+    watts_busy: float
+
+
+# Relative training throughput from vendors' published dense FLOPS (mixed precision where the card has it, V100 = 1),
+# tempered by memory bandwidth; watts are the cards' idle figures and board power.
+KNOWN_GPUS = {
+    g.name: g
+    for g in (
+        GpuType("H100", 3.6, 70, 700),
+        GpuType("H800", 3.4, 70, 700),
+        GpuType("A100", 2.0, 50, 400),
+        GpuType("A800", 2.0, 50, 400),
+        GpuType("A10", 0.9, 20, 150),
+        GpuType("A30", 1.2, 30, 165),
+        GpuType("L40S", 1.6, 35, 350),
+        GpuType("V100", 1.0, 40, 300),
+        GpuType("P100", 0.55, 30, 250),
+        GpuType("T4", 0.45, 10, 70),
+        GpuType("K80", 0.25, 30, 150),
+    )
+}
+_NODE_WATTS_IDLE = 150.0  # a dual-socket server without its GPUs
+_NODE_WATTS_BUSY = 450.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeClass:
+    """`count` identical nodes; `cpus` or `mem_gb` of None means that this resource is not limited."""
+
+    count: int
+    gpu_type: str = ""
+    gpus: int = 0
+    cpus: int | None = None
+    mem_gb: float | None = None
+    partition: str = "batch"  # "a,b": the nodes belong to several partitions
+    speed: float = 1.0
+    watts_idle: float = _NODE_WATTS_IDLE
+    watts_busy: float = _NODE_WATTS_BUSY
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        return tuple(p.strip() for p in self.partition.split(",") if p.strip())
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A named list of node classes. Nodes are numbered in the order of the classes."""
+
+    name: str
+    classes: tuple[NodeClass, ...]
+
+    @property
+    def nodes(self) -> int:
+        return sum(c.count for c in self.classes)
+
+    @property
+    def gpus(self) -> int:
+        return sum(c.count * c.gpus for c in self.classes)
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(p for c in self.classes for p in c.partitions))
+
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(c.gpu_type for c in self.classes if c.gpus and c.gpu_type))
+
+
+def default_watts(gpu_type: str, gpus: int) -> tuple[float, float]:
+    """Idle and busy watts of a node with these GPUs; an unknown type counts as a V100."""
+    key = next((k for k in KNOWN_GPUS if gpu_type.upper().startswith(k)), "V100")
+    gpu = KNOWN_GPUS[key]
+    return _NODE_WATTS_IDLE + gpus * gpu.watts_idle, _NODE_WATTS_BUSY + gpus * gpu.watts_busy
+
+
+def read_cluster(path: str | Path) -> Cluster:
+    """Reads a cluster file: a JSON list of `{count,gpu_type,gpus,cpus,mem_gb,partition}` and optional figures."""
+    path = Path(path)
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError("no such cluster file", file=str(path), remedy="give --cluster FILE.json") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"not readable as JSON: {error}", file=str(path)) from None
+    if not isinstance(rows, list) or not rows:
+        raise InputError("must be a non-empty JSON list of node classes", file=str(path))
+    name = path.name.removesuffix(".json").removesuffix(".cluster")
+    return Cluster(
+        name, tuple(_node_class(row, f"node class {i}", str(path)) for i, row in enumerate(rows, 1))
+    )
+
+
+def _node_class(row: object, where: str, file: str) -> NodeClass:
+    if not isinstance(row, dict):
+        raise InputError(f"{where}: must be an object, got {row!r}", file=file)
+
+    def number(key: str, low: float, blank: float | None) -> float | None:
+        value = row.get(key, "")
+        if value in ("", None):
+            return blank
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < 1e12:
+            raise InputError(f"{where}: {key} must be a number ≥ {low:g}, got {value!r}", file=file)
+        return float(value)
+
+    def whole(key: str, low: int, blank: int | None) -> int | None:
+        value = number(key, low, blank)
+        if value is not None and value != int(value):
+            raise InputError(f"{where}: {key} must be a whole number, got {row[key]!r}", file=file)
+        return None if value is None else int(value)
+
+    count = whole("count", 1, None)
+    if count is None:
+        raise InputError(f"{where}: count is missing", file=file)
+    gpus = whole("gpus", 0, 0) or 0
+    if gpus > 64:
+        raise InputError(f"{where}: gpus must be ≤ 64 per node, got {gpus}", file=file)
+    gpu_type = str(row.get("gpu_type") or "")
+    partition = str(row.get("partition") or "batch")
+    if not any(p.strip() for p in partition.split(",")):
+        raise InputError(f"{where}: partition must name at least one, got {partition!r}", file=file)
+    idle, busy = default_watts(gpu_type, gpus)
+    speed = number("speed", 0.0, 1.0) or 0.0
+    if speed <= 0:
+        raise InputError(f"{where}: speed must be > 0, got {row['speed']!r}", file=file)
+    return NodeClass(
+        count=count,
+        gpu_type=gpu_type,
+        gpus=gpus,
+        cpus=whole("cpus", 0, None),
+        mem_gb=number("mem_gb", 0, None),
+        partition=partition,
+        speed=speed,
+        watts_idle=number("watts_idle", 0, idle) or 0.0,
+        watts_busy=number("watts_busy", 0, busy) or 0.0,
+    )
+
+
+def write_cluster(cluster: Cluster, path: str | Path) -> None:
+    """Writes a cluster file that `read_cluster` reads back equal."""
+    rows = [
+        {
+            "count": c.count,
+            "gpu_type": c.gpu_type,
+            "gpus": c.gpus,
+            "cpus": "" if c.cpus is None else c.cpus,
+            "mem_gb": "" if c.mem_gb is None else c.mem_gb,
+            "partition": c.partition,
+            "speed": c.speed,
+            "watts_idle": c.watts_idle,
+            "watts_busy": c.watts_busy,
+        }
+        for c in cluster.classes
+    ]
+    path = Path(path)
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(path)
