@@ -39,9 +39,7 @@ class InputError(SlurmRlError):
     ) -> None:
         self.message, self.file, self.line, self.field, self.remedy = message, file, line, field, remedy
         place = ": ".join(
-            str(part)
-            for part in (file, f"line {line}" if line is not None else None, field)
-            if part is not None
+            str(part) for part in (file, f"line {line}" if line is not None else None, field) if part is not None
         )
         text = f"{place}: {message}" if place else message
         super().__init__(f"{text} ({remedy})" if remedy else text)

@@ -103,9 +103,7 @@ def read_cluster(path: str | Path) -> Cluster:
     if not isinstance(rows, list) or not rows:
         raise InputError("must be a non-empty JSON list of node classes", file=str(path))
     name = path.name.removesuffix(".json").removesuffix(".cluster")
-    return Cluster(
-        name, tuple(_node_class(row, f"node class {i}", str(path)) for i, row in enumerate(rows, 1))
-    )
+    return Cluster(name, tuple(_node_class(row, f"node class {i}", str(path)) for i, row in enumerate(rows, 1)))
 
 
 def _node_class(row: object, where: str, file: str) -> NodeClass:

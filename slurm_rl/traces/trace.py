@@ -66,9 +66,7 @@ class Trace:
     """
 
     name: str
-    job_id: (
-        npt.NDArray[np.int64] | npt.NDArray[np.object_]
-    )  # int64, or str objects where an id is no whole number
+    job_id: npt.NDArray[np.int64] | npt.NDArray[np.object_]  # int64, or str objects where an id is no whole number
     submit_time: Ints
     run_time: Ints
     time_limit: Ints
@@ -86,9 +84,7 @@ class Trace:
     priority: Floats
     deadline: Ints  # seconds on the same clock as submit_time
     notes: tuple[Note, ...] = ()
-    meta: dict[str, object] = field(
-        default_factory=dict
-    )  # format, sha256, time origin, max_procs of an SWF header …
+    meta: dict[str, object] = field(default_factory=dict)  # format, sha256, time origin, max_procs of an SWF header …
 
     def __len__(self) -> int:
         return len(self.submit_time)
