@@ -1,0 +1,125 @@
+"""Runs the shim under a real Lua interpreter, against unix-socket services that misbehave in known ways."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PLUGIN = Path(__file__).parents[2] / "plugin"
+HARNESS = Path(__file__).parent / "harness.lua"
+# Debian no longer packages 5.2: tried where it is found, not missed where it is not.
+LUAS = ["lua5.1", *filter(shutil.which, ["lua5.2"]), "lua5.3", "lua5.4"]
+
+Service = Callable[[socket.socket, bytes], None]
+
+
+def install(directory: Path, *, service: Path, site: str | None = None, **settings: object) -> Path:
+    """The shim in a directory of its own, as install-plugin would leave it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for file in PLUGIN.glob("*.lua"):
+        shutil.copy(file, directory)
+    values: dict[str, object] = {
+        "socket": str(service),
+        "deadline_ms": 30,
+        "breaker_failures": 3,
+        "breaker_seconds": 30,
+        "site_factor_limit": 1000000,
+        "send_user_name": False,
+    } | settings
+    lua_literals = {True: "true", False: "false"}
+    rows = ", ".join(
+        f"{name} = {lua_literals[value] if isinstance(value, bool) else repr(value)}" for name, value in values.items()
+    )
+    (directory / "slurm_rl_settings.lua").write_text(f"return {{ {rows} }}\n")
+    if site is not None:
+        (directory / "job_submit.site.lua").write_text(site)
+    return directory
+
+
+def run(lua: str, directory: Path, scenario: str, *args: str, seconds: float = 30) -> list[str]:
+    """The lines a scenario prints; it has `harness`, `slurm`, and `load_shim()` which runs job_submit.lua as Slurm does."""
+    prelude = (
+        f"dofile({str(HARNESS)!r})\n"
+        f"local function load_shim() return dofile({str(directory / 'job_submit.lua')!r}) end\n"
+        "local a_job, dump, milliseconds = harness.a_job, harness.dump, harness.milliseconds\n"
+    )
+    done = subprocess.run(
+        [lua, "-", *args], input=prelude + scenario, capture_output=True, text=True, timeout=seconds, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def http(body: bytes, status: str = "200 OK", length: int | None = None) -> bytes:
+    """A whole HTTP reply."""
+    size = len(body) if length is None else length
+    head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {size}\r\n\r\n"
+    return head.encode() + body
+
+
+def answers(reply: bytes) -> Service:
+    """A service that sends this, whatever it is asked, and closes."""
+    return lambda connection, _request: connection.sendall(reply)
+
+
+def hangs(connection: socket.socket, _request: bytes) -> None:
+    """Accepts and says nothing until the client gives up."""
+    connection.settimeout(5)
+    connection.recv(1)
+
+
+def drips(connection: socket.socket, _request: bytes) -> None:
+    """A valid reply, one byte every 4 ms: over half a second in all."""
+    for byte in http(b'{"site_factor": 7}' + b" " * 60):
+        connection.sendall(bytes([byte]))
+        time.sleep(0.004)
+
+
+def _read_request(connection: socket.socket) -> bytes:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += connection.recv(65536) or b"\r\n\r\n"
+    head, _, body = data.partition(b"\r\n\r\n")
+    lengths = [int(row.split(b":")[1]) for row in head.lower().split(b"\r\n") if row.startswith(b"content-length")]
+    while lengths and len(body) < lengths[0]:
+        body += connection.recv(65536)
+    return head + b"\r\n\r\n" + body
+
+
+@contextmanager
+def serving(path: Path, service: Service) -> Iterator[list[bytes]]:
+    """Runs a service on a unix socket; yields the requests it has seen."""
+    requests: list[bytes] = []
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen(64)
+
+    def accept_all() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                try:
+                    requests.append(_read_request(connection))
+                    service(connection, requests[-1])
+                except OSError:
+                    pass  # the client went away, as it may
+
+    thread = threading.Thread(target=accept_all, daemon=True)
+    thread.start()
+    try:
+        yield requests
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(timeout=10)
+        path.unlink()
+        assert not thread.is_alive()
