@@ -187,10 +187,10 @@ local function parse_http(raw, closed)
 end
 
 local function seconds_left(clock)
-  local left = clock.started + clock.seconds - clock.gettime()
-  -- More than the whole means that somebody set the clock back.
-  if left <= 0 or left > clock.seconds then error("deadline passed", 0) end
-  return left
+  local spent = clock.gettime() - clock.started
+  -- Less than nothing means that somebody set the clock back.
+  if spent < 0 or spent >= clock.seconds then error("deadline passed", 0) end
+  return clock.seconds - spent
 end
 
 local function receive(sock, clock)
