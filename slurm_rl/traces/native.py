@@ -1,0 +1,174 @@
+"""Reads and writes the project's own trace CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_rl.traces.files import Source, write_file
+from slurm_rl.traces.table import Layout, Table, parse, whole
+from slurm_rl.traces.trace import NATIVE_COLUMNS, OPTIONAL_COLUMNS, Floats, Ints, Labels, Trace
+
+_REQUIRED = ("job_id", "submit_time", "run_time")
+_NUMBERS = ("submit_time", "run_time", "time_limit", "num_gpus", "num_nodes", "cpus", "mem_gb", "priority", "deadline")
+_LABELS = ("gpu_type", "user", "group", "vc", "status", "qos", "name")
+_BLOCK = 1 << 16
+
+
+def sniff(head: str) -> bool:
+    """True for a header that is meant as ours, complete or not."""
+    names = _header(head)
+    return "," in head.split("\n", 1)[0] and len(set(names) & {*NATIVE_COLUMNS, *OPTIONAL_COLUMNS}) >= 3
+
+
+def read(source: Source) -> Trace:
+    """Reads a native trace; blank is unknown, rows without submit or run time are dropped and noted."""
+    raw = source.raw
+    names = _header(raw[: 1 << 16].decode("utf-8", errors="replace"))
+    known = {*NATIVE_COLUMNS, *OPTIONAL_COLUMNS}
+    for name in _REQUIRED:
+        if name not in names:
+            raise source.error(
+                f"the header lacks the column {name!r}", line=1, remedy="expected " + ",".join(NATIVE_COLUMNS)
+            )
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise source.error(f"the header names {twice[0]!r} twice", line=1, field=twice[0])
+    layout = Layout(
+        names=tuple(names),
+        numbers=tuple(n for n in _NUMBERS if n in names),
+        labels=tuple(n for n in _LABELS if n in names),
+        ids=("job_id",),
+    )
+    trace = _trace(parse(source, raw, layout))
+    ignored = [n for n in names if n not in known]
+    if ignored:
+        trace.meta["ignored_columns"] = ignored
+    return trace
+
+
+def _header(head: str) -> list[str]:
+    return [n.strip() for n in next(csv.reader([head.split("\n", 1)[0].rstrip("\r")]), [])]
+
+
+def _trace(table: Table) -> Trace:
+    screen, number = table.screen, table.number
+    submit = number("submit_time")
+    missing = np.isnan(submit)
+    if table.count and missing.all():
+        screen.note(missing, "submit_time is blank in every row: all jobs are submitted at 0")
+        submit = np.zeros(table.count)
+    else:
+        screen.drop(missing, "submit_time is blank")
+        table.numbers["submit_time"] = submit
+        submit = table.checked("submit_time", low=-1e15)
+    run = table.checked("run_time")
+    screen.drop(np.isnan(run), "run_time is blank")
+    gpus = table.checked("num_gpus")
+    limit, deadline = table.seconds("time_limit"), whole(table.checked("deadline", low=-1e15), blank=-1)
+    cpus, mem, nodes = table.checked("cpus"), table.checked("mem_gb"), table.checked("num_nodes")
+    screen.drop(np.abs(nodes) > 2**31 - 1, "num_nodes is out of range")
+    priority = table.checked("priority", low=-1e15)
+    ids = table.ids["job_id"]
+    screen.drop(np.asarray(ids == "", dtype=bool) & np.ones(table.count, dtype=bool), "job_id is blank")
+    screen.note(limit == 0, "time_limit is 0: taken as unknown")
+    screen.note(repeated(ids), "job_id repeats an earlier one")
+    notes = screen.finish()
+    trace = Trace(
+        name="",
+        job_id=ids,
+        submit_time=whole(submit, blank=0),
+        run_time=whole(run, blank=0),
+        time_limit=np.where(limit > 0, limit, -1),
+        num_gpus=np.nan_to_num(gpus, nan=0.0),
+        gpu_type=table.label("gpu_type"),
+        num_nodes=whole(nodes, blank=0).astype(np.int32),
+        cpus=cpus,
+        mem_gb=mem,
+        user=table.label("user"),
+        group=table.label("group"),
+        vc=table.label("vc"),
+        status=table.label("status"),
+        qos=table.label("qos"),
+        job_name=table.label("name"),
+        priority=priority,
+        deadline=deadline,
+        notes=notes,
+    )
+    return kept(trace, screen.keep)
+
+
+def kept(trace: Trace, keep: npt.NDArray[np.bool_]) -> Trace:
+    """The rows that were kept, sorted by submit time."""
+    return (trace if keep.all() else trace.take(np.flatnonzero(keep))).sorted()
+
+
+def repeated(ids: npt.NDArray[np.int64] | npt.NDArray[np.object_]) -> npt.NDArray[np.bool_]:
+    """True where an id stood on an earlier row already."""
+    if ids.dtype == np.int64 and len(ids) > 1 and bool(np.all(ids[1:] > ids[:-1])):
+        return np.zeros(len(ids), dtype=bool)
+    import pandas as pd
+
+    return np.asarray(pd.Series(ids).duplicated().to_numpy(), dtype=bool)
+
+
+def write_native(trace: Trace, path: str | Path) -> None:
+    """Writes a trace so that `read_trace` reads it back equal; compressed when the name ends in .gz, .xz or .zst."""
+    write_file(path, _blocks(trace))
+
+
+def _blocks(trace: Trace) -> Iterator[bytes]:
+    fields = dict(zip(NATIVE_COLUMNS, NATIVE_COLUMNS, strict=True))
+    for column in OPTIONAL_COLUMNS:
+        field = "job_name" if column == "name" else column
+        values = getattr(trace, field)
+        known = (
+            values.codes >= 0
+            if isinstance(values, Labels)
+            else ~np.isnan(values)
+            if column == "priority"
+            else (values != -1)
+        )
+        if known.any():
+            fields[column] = field
+    yield (",".join(fields) + "\n").encode()
+    quoted = {f: [_quoted(n) for n in v.names] for f in fields.values() if isinstance(v := getattr(trace, f), Labels)}
+    for start in range(0, len(trace), _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        texts = [_texts(getattr(trace, f), f, rows, quoted.get(f, [])) for f in fields.values()]
+        yield "".join([",".join(row) + "\n" for row in zip(*texts, strict=True)]).encode()
+
+
+def _texts(values: Labels | Ints | Floats, field: str, rows: slice, names: list[str]) -> list[str]:
+    if isinstance(values, Labels):
+        return [names[c] if c >= 0 else "" for c in values.codes[rows].tolist()]
+    if values.dtype == object:
+        return [_quoted(v) for v in values[rows].tolist()]
+    if values.dtype == np.float64:
+        return [number(v) for v in values[rows].tolist()]
+    if field in ("time_limit", "deadline", "run_time"):
+        return ["" if v == -1 else str(v) for v in values[rows].tolist()]
+    if field == "num_nodes":
+        return [str(v) if v else "" for v in values[rows].tolist()]
+    return [str(v) for v in values[rows].tolist()]
+
+
+def number(value: float) -> str:
+    """The shortest text that reads back as the same number; blank for NaN."""
+    if math.isnan(value):
+        return ""
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)
+
+
+def _quoted(text: str) -> str:
+    if not any(c in text for c in ',"\n\r'):
+        return text
+    out = io.StringIO()
+    csv.writer(out, lineterminator="").writerow([text])
+    return out.getvalue()

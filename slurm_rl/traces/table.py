@@ -1,0 +1,302 @@
+"""Parses delimited text into columns at C speed, and finds every bad row with its line when something is wrong."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_rl.traces.files import Source
+from slurm_rl.traces.trace import Floats, Ints, Labels, Note
+
+KEPT_LINES = 5  # line numbers named per kind of problem
+LARGEST = 1e15  # beyond this no time, size or count is meant seriously
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns of a text table, in file order, and what is wanted of them; the rest is skipped."""
+
+    names: tuple[str, ...]
+    numbers: tuple[str, ...] = ()
+    wholes: tuple[str, ...] = ()  # numbers that are mostly whole; parsed faster, rounded where they are not
+    labels: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()  # whole numbers where all of them are, else strings
+    separator: str = ","  # " " is any white space
+    comment: str = ""
+    header: bool = True
+
+
+class Screen:
+    """Which rows are kept, and for each kind of bad row how many there are and on which lines."""
+
+    def __init__(self, source: Source, count: int, line_of: Callable[[Ints], list[int]]) -> None:
+        self.source, self.keep, self._line_of = source, np.ones(count, dtype=bool), line_of
+        self.notes: list[Note] = []
+        self.lost = 0  # rows that never became table rows
+
+    def lose(self, what: str, lines: list[int]) -> None:
+        """Counts lines that could not be split into fields and numbers."""
+        self.lost += len(lines)
+        self.notes.append(Note(what, len(lines), tuple(lines[:KEPT_LINES]), dropped=True))
+
+    def drop(self, bad: Mask, what: str) -> None:
+        """Drops rows, unless another reason dropped them before."""
+        bad = bad & self.keep
+        if bad.any():
+            self.note(bad, what, dropped=True)
+            self.keep &= ~bad
+
+    def note(self, rows: Mask, what: str, *, dropped: bool = False) -> None:
+        """Says something about kept rows."""
+        rows = rows & self.keep
+        count = int(rows.sum())
+        if count:
+            first = np.flatnonzero(rows)[:KEPT_LINES].astype(np.int64)
+            self.notes.append(Note(what, count, tuple(self._line_of(first)), dropped))
+
+    def finish(self) -> tuple[Note, ...]:
+        """The notes; an error when nothing is left, or more rows are bad than good."""
+        total = len(self.keep) + self.lost
+        dropped = [n for n in self.notes if n.dropped]
+        bad = self.lost + len(self.keep) - int(self.keep.sum())
+        if total == 0:
+            raise self.source.error("no jobs in the file", remedy="is this the right file?")
+        if bad * 2 > total:
+            worst = max(dropped, key=lambda n: n.rows)
+            raise self.source.error(
+                f"{bad} of {total} rows are bad, most of them: {worst.what}",
+                line=worst.lines[0] if worst.lines else None,
+                remedy="give the right --format or mend the file",
+            )
+        return tuple(self.notes)
+
+
+@dataclass(slots=True)
+class Table:
+    """The wanted columns of a text table, row by row as in the file."""
+
+    count: int
+    numbers: dict[str, Floats]
+    labels: dict[str, Labels]
+    ids: dict[str, npt.NDArray[np.int64] | npt.NDArray[np.object_]]
+    screen: Screen
+    wholes: dict[str, Ints] = field(default_factory=dict)  # a blank here is not allowed
+
+    def has(self, name: str) -> bool:
+        return name in self.numbers or name in self.labels or name in self.ids
+
+    def number(self, name: str) -> Floats:
+        """A column of numbers, NaN where blank or where the file has no such column."""
+        return self.numbers[name] if name in self.numbers else np.full(self.count, np.nan)
+
+    def label(self, name: str) -> Labels:
+        return self.labels.get(name) or Labels.blank(self.count)
+
+    def checked(self, name: str, *, low: float = 0.0) -> Floats:
+        """A column of numbers whose rows are dropped where it is not finite, too large or below `low`."""
+        values = self.number(name)
+        with np.errstate(invalid="ignore"):
+            self.screen.drop(values < low, f"{name} is {'negative' if low == 0 else f'below {low:g}'}")
+            self.screen.drop(np.abs(values) > LARGEST, f"{name} is out of range")
+        return values
+
+    def seconds(self, name: str) -> Ints:
+        """A column of times, rounded half up to whole seconds, -1 where blank."""
+        return whole(self.checked(name), blank=-1)
+
+
+def whole(values: Floats, *, blank: int) -> Ints:
+    """Rounds half up; NaN and what no whole number can hold become `blank`."""
+    known = np.abs(values) <= LARGEST
+    return np.where(known, np.floor(np.where(known, values, 0.0) + 0.5), blank).astype(np.int64)
+
+
+def parse(source: Source, raw: bytes, layout: Layout) -> Table:
+    """Parses a whole file; rows that do not split or hold no numbers are dropped and noted."""
+    scan: _Scan | None = None
+
+    def line_of(rows: Ints) -> list[int]:
+        nonlocal scan
+        scan = scan or _Scan(raw, layout)
+        return [scan.lines[r] for r in rows.tolist()]
+
+    try:
+        if not _even(raw, layout):
+            raise ValueError
+        columns = _columns(raw, layout, _whole_ids(raw, layout), np.int64)
+    except (ValueError, OverflowError, Warning):  # pandas' ParserError is a ValueError
+        scan = _Scan(raw, layout)
+        columns = _columns(scan.clean, layout, scan.whole_ids, np.float64)
+    count = len(next(iter(columns.values()))) if columns else 0
+    screen = Screen(source, count, line_of)
+    if scan:
+        for what, lines in scan.bad.items():
+            screen.lose(what, lines)
+    return Table(
+        count,
+        numbers={n: columns[n] for n in layout.numbers},
+        labels={n: _labels(columns[n]) for n in layout.labels},
+        ids={n: columns[n] for n in layout.ids},
+        screen=screen,
+        wholes={n: v if (v := columns[n]).dtype == np.int64 else whole(v, blank=-1) for n in layout.wholes},
+    )
+
+
+def _even(raw: bytes, layout: Layout) -> bool:
+    """False where a row has too many or too few fields, or where quotes keep us from knowing it."""
+    if layout.separator == " ":
+        return True  # every column is wanted as a number there, and a missing one is no number
+    rows = raw.count(b"\n") + (not raw.endswith(b"\n"))
+    return raw.count(layout.separator.encode()) == rows * (len(layout.names) - 1) and b'"' not in raw
+
+
+def _whole_ids(raw: bytes, layout: Layout) -> dict[str, bool]:
+    """Whether id columns look like whole numbers in the first row; leading zeros would be lost as numbers."""
+    result = {}
+    for _, fields in _split(raw[: 1 << 16], layout):
+        for name in layout.ids:
+            at = layout.names.index(name)
+            result[name] = at < len(fields) and _is_whole(fields[at])
+            if at == 0 and b"\n0" in raw and re.search(rb"\n0\d", raw):
+                result[name] = False
+        break
+    return dict.fromkeys(layout.ids, False) | result
+
+
+def _is_whole(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 18 and (text == "0" or text[0] != "0")
+
+
+def _columns(raw: bytes, layout: Layout, whole_ids: Mapping[str, bool], wholes: type) -> dict[str, Any]:
+    import pandas as pd
+
+    dtypes: dict[str, Any] = dict.fromkeys(layout.names, np.float32) if layout.separator == " " else {}
+    dtypes |= dict.fromkeys(layout.numbers, np.float64) | dict.fromkeys(layout.labels, "category")
+    dtypes |= dict.fromkeys(layout.wholes, wholes)
+    dtypes |= {name: np.int64 if whole_ids[name] else object for name in layout.ids}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        frame = pd.read_csv(
+            io.BytesIO(raw),
+            sep=_separator(raw, layout),
+            header=None,
+            names=list(layout.names),
+            skiprows=1 if layout.header else 0,
+            index_col=False,
+            usecols=list(dtypes),
+            dtype=dtypes,
+            comment=layout.comment or None,
+            keep_default_na=False,
+            na_values=[""],
+            encoding_errors="replace",
+            engine="c",
+            low_memory=True,
+        )
+    columns: dict[str, Any] = {}
+    for name in list(dtypes):
+        series = frame.pop(name)
+        if name in layout.labels:
+            columns[name] = series.array  # a Categorical, read by _labels
+        elif name in layout.ids:
+            values = series.to_numpy()
+            if values.dtype == object:
+                values = np.array([v if isinstance(v, str) else "" for v in values.tolist()], dtype=object)
+            columns[name] = values
+        elif name in layout.numbers or name in layout.wholes:
+            columns[name] = series.to_numpy(copy=True)
+    return columns
+
+
+def _separator(raw: bytes, layout: Layout) -> str:
+    """White space of any length is slow to split at; single blanks are the common case and quick."""
+    if layout.separator != " ":
+        return layout.separator
+    first = next((line for line in raw[: 1 << 16].split(b"\n") if line[:1].isdigit()), b"  ")
+    uneven = b"  " in first or b"\t" in raw or b"\n " in raw or b" \n" in raw or b" \r" in raw
+    return r"\s+" if uneven else " "
+
+
+def _labels(values: object) -> Labels:
+    """Labels from a pandas Categorical, names in order of first appearance."""
+    import pandas as pd
+
+    assert isinstance(values, pd.Categorical)  # noqa: S101 - narrows the type
+    names = [str(c) for c in values.categories]
+    codes = np.asarray(values.codes, dtype=np.int32)
+    if not names:
+        return Labels.blank(len(codes))
+    first = np.full(len(names) + 1, len(codes), dtype=np.int64)  # the last slot takes the blanks' code -1
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    order = np.argsort(first[:-1], kind="stable")
+    rank = np.empty(len(names) + 1, dtype=np.int32)
+    rank[order] = np.arange(len(names), dtype=np.int32)
+    rank[-1] = -1
+    return Labels(rank[codes], tuple(names[i] for i in order))
+
+
+def _split(raw: bytes, layout: Layout) -> Iterator[tuple[int, list[str]]]:
+    """Line numbers (from 1) and fields of the data rows."""
+    lines = io.StringIO(raw.decode("utf-8", errors="replace"), newline=None)
+    if layout.separator == " ":
+        for number, line in enumerate(lines, 1):
+            fields = line.split(layout.comment, 1)[0].split() if layout.comment else line.split()
+            if fields:
+                yield number, fields
+        return
+    reader = csv.reader(lines, delimiter=layout.separator)
+    if layout.header:
+        next(reader, None)
+    for fields in reader:
+        if fields and fields != [""]:
+            yield reader.line_num, fields
+
+
+class _Scan:
+    """A slow walk over a file with something wrong in it: the good rows as clean text, and where the bad ones are."""
+
+    def __init__(self, raw: bytes, layout: Layout) -> None:
+        csv.field_size_limit(1 << 24)
+        self.lines: list[int] = []
+        self.bad: dict[str, list[int]] = {}
+        self.whole_ids = dict.fromkeys(layout.ids, True)
+        out = io.StringIO()
+        writer = csv.writer(out, delimiter=layout.separator, lineterminator="\n")
+        if layout.header:
+            writer.writerow(layout.names)
+        number_at = [(layout.names.index(n), n) for n in (*layout.numbers, *layout.wholes)]
+        id_at = [(layout.names.index(n), n) for n in layout.ids]
+        for line, fields in _split(raw, layout):
+            problem = self._problem(fields, layout, number_at)
+            if problem:
+                self.bad.setdefault(problem, []).append(line)
+                continue
+            for at, name in id_at:
+                self.whole_ids[name] &= _is_whole(fields[at])
+            self.lines.append(line)
+            writer.writerow(fields)
+        self.clean = out.getvalue().encode()
+
+    @staticmethod
+    def _problem(fields: list[str], layout: Layout, number_at: list[tuple[int, str]]) -> str:
+        if len(fields) != len(layout.names):
+            return f"{len(fields)} fields, expected {len(layout.names)}"
+        for at, name in number_at:
+            text = fields[at] = fields[at].strip()
+            if text or name in layout.wholes:
+                try:
+                    value = float(text)
+                except ValueError:
+                    return f"{name} is not a number"
+                if math.isnan(value) or "_" in text:
+                    return f"{name} is not a number"
+        return ""
