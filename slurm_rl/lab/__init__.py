@@ -1,0 +1,1 @@
+"""A private, real Slurm with fake GPUs below one directory."""

@@ -1,0 +1,175 @@
+"""Writes the lab's configuration files for the Slurm release that is installed."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_rl.errors import EnvironmentMissing
+from slurm_rl.lab.spec import LabSpec, PluginMode
+from slurm_rl.slurm.release import Release
+
+# Below the kernel's range for outgoing connections, so nobody takes a port between choosing and binding it by chance.
+_PORTS = range(10_000, 32_000)
+# cgroup.conf can switch cgroups off only since this release; before, nothing here touches them anyway.
+_CGROUP_DISABLED_SINCE = Release(24, 5)
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Loopback ports: one for slurmctld, one for slurmdbd, one per node in the order of the spec."""
+
+    slurmctld: int
+    slurmdbd: int
+    nodes: tuple[int, ...]
+
+
+def free_ports(nodes: int) -> Ports:
+    """Ports nobody listens on now."""
+    free = _free_ports()
+    return Ports(next(free), next(free), tuple(next(free) for _ in range(nodes)))
+
+
+def _free_ports() -> Iterator[int]:
+    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        yield port
+    raise EnvironmentMissing("no free port is left on 127.0.0.1 between 10000 and 32000")
+
+
+def write(path: Path, text: str, mode: int = 0o644) -> None:
+    """Writes a file under a temporary name and renames it, so no daemon reads half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    temporary.chmod(mode)
+    temporary.rename(path)
+
+
+def write_all(spec: LabSpec, ports: Ports, release: Release) -> None:
+    """Every file the daemons read, and the empty files that stand for GPUs."""
+    directory = spec.directory
+    for name in ("log", "run", "spool", "state", "dev"):
+        (directory / name).mkdir(exist_ok=True)
+    key = directory / "munge.key"
+    key.touch(mode=0o600)
+    key.write_bytes(secrets.token_bytes(128))
+    for index in range(max(c.gpus for c in spec.nodes)):
+        (directory / "dev" / f"nvidia{index}").touch()
+    write(directory / "slurm.conf", slurm_conf(spec, ports, socket.gethostname().split(".")[0]))
+    write(directory / "gres.conf", gres_conf(spec))
+    if release >= _CGROUP_DISABLED_SINCE:
+        write(directory / "cgroup.conf", "CgroupPlugin=disabled\n")
+    if spec.accounting:
+        write(directory / "slurmdbd.conf", slurmdbd_conf(spec, ports), mode=0o600)  # slurmdbd refuses any other mode
+
+
+def slurm_conf(spec: LabSpec, ports: Ports, host: str) -> str:
+    """The lab's slurm.conf; it names no plugin that only some of 22.05–26.05 have."""
+    d = spec.directory
+    types = [f"gres/gpu:{c.gpu_type}" for c in spec.nodes if c.gpus]
+    lines = [
+        "ClusterName=lab",
+        f"SlurmctldHost={host}(127.0.0.1)",
+        f"SlurmctldPort={ports.slurmctld}",
+        "SlurmUser=root",
+        "SlurmdUser=root",
+        "AuthType=auth/munge",
+        f"AuthInfo=socket={d}/run/munge.socket",
+        "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny",  # listen on loopback only
+        f"StateSaveLocation={d}/state",
+        f"SlurmdSpoolDir={d}/spool/%n",
+        f"SlurmctldPidFile={d}/run/slurmctld.pid",
+        f"SlurmdPidFile={d}/run/slurmd-%n.pid",
+        f"SlurmctldLogFile={d}/log/slurmctld.log",
+        f"SlurmdLogFile={d}/log/slurmd-%n.log",
+        "MailProg=/bin/true",
+        "MpiDefault=none",
+        "ProctrackType=proctrack/linuxproc",
+        "ReturnToService=2",
+        "SlurmdTimeout=300",
+        "KillWait=2",
+        "PropagateResourceLimits=NONE",
+        "SlurmdParameters=config_overrides",  # a node may claim more CPUs and memory than this machine has
+        "SelectType=select/cons_tres",
+        "SelectTypeParameters=CR_Core_Memory",
+        "DefMemPerCPU=1024",  # else a job without --mem takes the whole node's memory
+        "MaxArraySize=20001",
+        "MaxJobCount=50000",
+        "SchedulerType=sched/backfill",
+        "SchedulerParameters=bf_continue,bf_interval=5,sched_min_interval=200000",
+        "PriorityType=priority/multifactor",
+        "PriorityCalcPeriod=1",
+        "PriorityMaxAge=1-0",
+        "PriorityWeightAge=1000",
+        "PriorityWeightFairshare=1000",
+        "PriorityWeightJobSize=500",
+        "PriorityWeightPartition=500",
+        "PriorityWeightQOS=500",
+        "GresTypes=gpu",
+        *([f"AccountingStorageTRES=gres/gpu,{','.join(types)}"] if types else []),
+    ]
+    if spec.accounting:
+        lines += [
+            "AccountingStorageType=accounting_storage/slurmdbd",
+            "AccountingStorageHost=127.0.0.1",
+            f"AccountingStoragePort={ports.slurmdbd}",
+            f"AccountingStoragePass={d}/run/munge.socket",
+        ]
+    if spec.plugin is not PluginMode.OFF:
+        lines.append("JobSubmitPlugins=lua")
+    remaining = iter(ports.nodes)
+    for c in spec.nodes:
+        gres = f"Gres=gpu:{c.gpu_type}:{c.gpus} " if c.gpus else ""
+        lines += [
+            f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={next(remaining)} CPUs={c.cpus} "
+            f"RealMemory={c.mem_mb} {gres}Features={c.gpu_type} State=UNKNOWN"
+            for name in c.names()
+        ]
+    names = ",".join(name for c in spec.nodes for name in c.names())
+    lines.append(f"PartitionName=batch Nodes={names} Default=YES MaxTime=INFINITE DefaultTime=60 State=UP")
+    return "\n".join(lines) + "\n"
+
+
+def gres_conf(spec: LabSpec) -> str:
+    """Fake GPUs: Slurm wants a device file for each, and empty files do."""
+    return "".join(
+        f"NodeName={','.join(c.names())} Name=gpu Type={c.gpu_type} File={_devices(spec, c.gpus)}\n"
+        for c in spec.nodes
+        if c.gpus
+    )
+
+
+def _devices(spec: LabSpec, gpus: int) -> str:
+    return f"{spec.directory}/dev/nvidia" + ("0" if gpus == 1 else f"[0-{gpus - 1}]")
+
+
+def slurmdbd_conf(spec: LabSpec, ports: Ports) -> str:
+    """slurmdbd on loopback, speaking to the lab's own MariaDB through its socket."""
+    d = spec.directory
+    return "\n".join(
+        [
+            "DbdHost=localhost",
+            "DbdAddr=127.0.0.1",
+            f"DbdPort={ports.slurmdbd}",
+            "SlurmUser=root",
+            "AuthType=auth/munge",
+            f"AuthInfo=socket={d}/run/munge.socket",
+            f"LogFile={d}/log/slurmdbd.log",
+            f"PidFile={d}/run/slurmdbd.pid",
+            "StorageType=accounting_storage/mysql",
+            "StorageHost=localhost",
+            "StorageUser=root",
+            "StorageLoc=slurm_acct",
+            "CommitDelay=1",
+            "",
+        ]
+    )

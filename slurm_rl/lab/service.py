@@ -1,0 +1,54 @@
+"""Runs the live service and its job_submit plugin in the lab (`lab up --plugin shadow|enforce`)."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from slurm_rl.errors import EnvironmentMissing
+from slurm_rl.lab import requirements
+from slurm_rl.lab.conf import write
+from slurm_rl.lab.spec import PluginMode
+
+
+def check() -> None:
+    """Refuses early when this installation has no service or no plugin to run."""
+    if requirements.plugin_file() is None:
+        raise EnvironmentMissing("lab up --plugin: plugin/job_submit.lua is not installed; start the lab without it")
+    if importlib.util.find_spec("slurm_rl.cli.serve") is None:
+        raise EnvironmentMissing("lab up --plugin: this installation has no `slurm-rl serve`; start the lab without it")
+
+
+def configure(directory: Path, mode: PluginMode) -> None:
+    """Places the plugin's Lua files beside slurm.conf, where slurmctld looks, and writes the service's settings."""
+    script = requirements.plugin_file()
+    if script is None:
+        raise EnvironmentMissing("plugin/job_submit.lua is not installed")
+    for lua in script.parent.glob("*.lua"):
+        shutil.copy(lua, directory / lua.name)
+    settings = directory / "slurm_rl_settings.lua"
+    write(settings, re.sub(r'socket = "[^"]*"', f'socket = "{socket_path(directory)}"', settings.read_text()))
+    write(
+        directory / "slurm-rl.toml",
+        f'mode = "{mode.value}"\n'
+        f'socket = "{socket_path(directory)}"\n'
+        f'state_dir = "{directory}/service"\n'
+        f'slurm_conf = "{directory}/slurm.conf"\n',
+    )
+
+
+def socket_path(directory: Path) -> Path:
+    return directory / "run" / "slurm-rl.socket"
+
+
+def command(directory: Path) -> list[str]:
+    program = [sys.executable, "-c", "from slurm_rl.cli import main; main()"]
+    return [*program, "serve", "--config", str(directory / "slurm-rl.toml")]
+
+
+def answers(directory: Path) -> Callable[[], bool]:
+    return socket_path(directory).is_socket

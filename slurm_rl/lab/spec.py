@@ -1,0 +1,109 @@
+"""What a lab consists of: its nodes, as written in `--nodes "a100:8*4,t4:4*8"`, and its options."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from slurm_rl.errors import InputError
+
+DEFAULT_NODES = "a100:8*4,v100:8*4,t4:4*8"
+DEFAULT_DIR = Path("/var/lib/slurm-rl/lab")
+
+# munged, slurmd and MariaDB put unix sockets below the directory, and a socket's path has at most 107 characters.
+MAX_DIR_LENGTH = 60
+MAX_NODES = 1000
+
+_CLASS = re.compile(r"(?P<type>[a-z0-9_.-]+):(?P<gpus>\d+)(?:\*(?P<count>\d+))?(?P<options>(?::[a-z]+=\w+)*)", re.I)
+
+
+class PluginMode(StrEnum):
+    """Whether the lab runs the service and its job_submit plugin, and what the service may do."""
+
+    OFF = "off"
+    SHADOW = "shadow"
+    ENFORCE = "enforce"
+
+
+@dataclass(frozen=True)
+class NodeClass:
+    """Equal nodes: `count` nodes with `gpus` GPUs of one type each."""
+
+    gpu_type: str
+    gpus: int
+    count: int
+    cpus: int
+    mem_mb: int
+
+    def names(self) -> list[str]:
+        """Node names, such as a100-1 … a100-4; nodes without GPUs are called by their declared type too."""
+        return [f"{self.gpu_type}-{i}" for i in range(1, self.count + 1)]
+
+
+@dataclass(frozen=True)
+class LabSpec:
+    """Everything `lab up` needs to know."""
+
+    directory: Path = DEFAULT_DIR
+    nodes: tuple[NodeClass, ...] = field(default_factory=lambda: parse_nodes(DEFAULT_NODES))
+    accounting: bool = False
+    plugin: PluginMode = PluginMode.OFF
+    run_nodes: bool = True  # False declares the nodes and starts no slurmd: for measuring large queues
+
+    def node_count(self) -> int:
+        return sum(c.count for c in self.nodes)
+
+
+def parse_nodes(text: str) -> tuple[NodeClass, ...]:
+    """`TYPE:GPUS*COUNT[:cpus=N][:mem=GB]`, comma-separated; by default a GPU brings 8 CPUs and 64 GB."""
+    classes = tuple(_parse_class(part.strip()) for part in text.split(",") if part.strip())
+    if not classes:
+        raise InputError("no nodes given", field="--nodes", remedy=f'for example "{DEFAULT_NODES}"')
+    types = [c.gpu_type for c in classes]
+    repeated = sorted({t for t in types if types.count(t) > 1})
+    if repeated:
+        raise InputError(f"{repeated[0]!r} is given twice", field="--nodes", remedy="write one class per type")
+    total = sum(c.count for c in classes)
+    if total > MAX_NODES:
+        raise InputError(f"{total} nodes are too many, at most {MAX_NODES}", field="--nodes")
+    return classes
+
+
+def _parse_class(text: str) -> NodeClass:
+    match = _CLASS.fullmatch(text)
+    if match is None:
+        raise InputError(
+            f"cannot read {text!r}", field="--nodes", remedy="write TYPE:GPUS*COUNT[:cpus=N][:mem=GB], as in a100:8*4"
+        )
+    gpus, count = int(match["gpus"]), int(match["count"] or 1)
+    if count < 1:
+        raise InputError(f"{text!r} declares no node", field="--nodes", remedy="write a count of at least 1")
+    options = dict(option.split("=") for option in match["options"].split(":")[1:])
+    unknown = sorted(set(options) - {"cpus", "mem"})
+    if unknown:
+        raise InputError(f"unknown option {unknown[0]!r} in {text!r}", field="--nodes", remedy="known: cpus, mem")
+    cpus = _positive(options.get("cpus", str(max(8 * gpus, 8))), text)
+    mem_gb = _positive(options.get("mem", str(max(64 * gpus, 64))).upper().removesuffix("G"), text)
+    return NodeClass(match["type"].lower(), gpus, count, cpus, mem_gb * 1024)
+
+
+def _positive(value: str, text: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise InputError(f"{value!r} in {text!r} is not a positive number", field="--nodes")
+    return int(value)
+
+
+def check_directory(directory: Path) -> Path:
+    """The directory as an absolute path that unix sockets fit below."""
+    absolute = directory.absolute()
+    if len(str(absolute)) > MAX_DIR_LENGTH:
+        raise InputError(
+            f"{absolute} is longer than {MAX_DIR_LENGTH} characters, so unix sockets do not fit below it",
+            field="--dir",
+            remedy="choose a shorter one",
+        )
+    if re.search(r"[^\w./-]", str(absolute)):
+        raise InputError(f"{absolute} holds characters Slurm's configuration cannot carry", field="--dir")
+    return absolute

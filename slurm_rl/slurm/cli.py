@@ -1,0 +1,149 @@
+"""The default client: speaks to Slurm through its own commands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from slurm_rl.errors import SlurmError
+from slurm_rl.slurm import history, jsonform, text, updates
+from slurm_rl.slurm.command import Commands, separator
+from slurm_rl.slurm.model import (
+    Health,
+    HistoryJob,
+    JobUpdate,
+    SlurmJob,
+    SlurmState,
+    UpdateResult,
+    UpdateStatus,
+)
+from slurm_rl.slurm.release import Release, parse_release
+
+_STATES = "PENDING,RUNNING,SUSPENDED,COMPLETING,CONFIGURING"
+
+
+class CliClient:
+    """A SlurmClient on squeue, scontrol, sprio, sshare, sdiag and sacct.
+
+    `timeout` bounds each call; a batch of updates gets 5 ms per job on top.
+    """
+
+    def __init__(self, conf: Path | None = None, timeout: float = 10.0, user: str | None = None) -> None:
+        self.commands = Commands(conf, timeout, user)
+        self._release: Release | None = None
+
+    def snapshot(self) -> SlurmState:
+        mark = separator()
+        taken, began = time.time(), time.monotonic()
+        config = self.config()
+        release = parse_release(config.get("SLURM_VERSION", ""))
+        asked = {
+            "sprio": ("sprio", "-h", "-o", text.factor_format(mark)),
+            "nodes": ("scontrol", "-o", "-d", "show", "node"),
+            "partitions": ("scontrol", "-o", "-a", "show", "partition"),
+        }
+        if release.known:
+            asked["squeue"] = ("squeue", "-h", "-a", "-t", _STATES, "-O", text.squeue_format(mark))
+        else:  # what text a later release prints is not known; JSON names its fields
+            asked["json"] = ("squeue", "-a", "-t", _STATES, "--json")
+        if text.setting(config, "PriorityType") != "priority/multifactor":
+            del asked["sprio"]
+        if text.setting(config, "AccountingStorageType") == "accounting_storage/slurmdbd":
+            asked["sshare"] = ("sshare", "-h", "-P", "-a", "-o", "Account,User,FairShare")
+        if "enable" in text.setting(config, "ScronParameters"):
+            asked["cron"] = ("scontrol", "-o", "show", "job")
+        said = dict(zip(asked, self.commands.run_all(list(asked.values())), strict=True))
+        factors = text.factors(said["sprio"], mark) if "sprio" in said else {}
+        if "json" in said:
+            jobs = jsonform.jobs(said["json"].encode(), factors)
+        else:
+            jobs = text.jobs(said["squeue"], mark, factors, text.cron_jobs(said.get("cron", "")))
+        return SlurmState(
+            taken=taken,
+            spread=time.monotonic() - began,
+            release=release,
+            cluster=text.setting(config, "ClusterName"),
+            jobs=tuple(jobs),
+            nodes=tuple(text.nodes(said["nodes"])),
+            partitions=tuple(text.partitions(said["partitions"])),
+            weights=text.weights(config),
+            fairshare=text.fairshare(said.get("sshare", "")),
+            config=config,
+        )
+
+    def config(self) -> dict[str, str]:
+        """slurmctld's configuration as it runs, not as the file says."""
+        config = text.config(self.commands.run("scontrol", "show", "config"))
+        if "SLURM_VERSION" not in config:
+            raise SlurmError("scontrol show config names no SLURM_VERSION: is this Slurm?")
+        self._release = parse_release(config["SLURM_VERSION"])
+        return config
+
+    def release(self) -> Release:
+        """slurmctld's release, asked once."""
+        if self._release is None:
+            self.config()
+        assert self._release is not None  # noqa: S101  (config sets it or raises)
+        return self._release
+
+    def site_factors(self) -> dict[int, int]:
+        """SiteFactor by job id, of the jobs sprio shows."""
+        mark = separator()
+        said = self.commands.run("sprio", "-h", "-o", text.factor_format(mark))
+        return {job_id: f.site for job_id, f in text.factors(said, mark).items()}
+
+    def update(self, updates_: Sequence[JobUpdate]) -> list[UpdateResult]:
+        if not updates_:
+            return []
+        release = self.release()
+        if not release.known:
+            raise SlurmError(
+                f"Slurm {release} is not known to this version of slurm-rl: it is only read, never written"
+            )
+        results = updates.apply(self.commands, updates_, self.commands.timeout + 0.005 * len(updates_))
+        if any(r.status is UpdateStatus.UNKNOWN for r in results):
+            results = self._read_back(updates_, results)
+        return results
+
+    def _read_back(self, updates_: Sequence[JobUpdate], results: list[UpdateResult]) -> list[UpdateResult]:
+        """Settles what was under way when slurmctld went silent, if it answers again by now."""
+        try:
+            site = self.site_factors()
+        except SlurmError:
+            return results
+        settled = []
+        for update, result in zip(updates_, results, strict=True):
+            only_site = update.features is None and update.prefer is None and update.start_in is None
+            if result.status is UpdateStatus.UNKNOWN and only_site and update.job_id in site:
+                written = site[update.job_id] == update.site_factor
+                status = UpdateStatus.APPLIED if written else UpdateStatus.NOT_SENT
+                settled.append(msgspec.structs.replace(result, status=status))
+            else:
+                settled.append(result)
+        return settled
+
+    def jobs_as_json(self) -> list[SlurmJob]:
+        """The jobs through `squeue --json`: slower, used for releases whose text we do not know."""
+        return jsonform.jobs(self.commands.run("squeue", "-a", "-t", _STATES, "--json").encode(), {})
+
+    def history(self, start: float, end: float) -> list[HistoryJob]:
+        mark = separator()
+        return history.parse(self.commands.run(*history.command(start, end, mark), timeout=history.TIMEOUT), mark)
+
+    def health(self) -> Health:
+        began = time.monotonic()
+        try:
+            said = self.commands.run("scontrol", "ping")
+        except SlurmError as error:
+            return Health(up=False, controller=str(error), answer_seconds=time.monotonic() - began)
+        answer = time.monotonic() - began
+        controller = said.strip().splitlines()[0]
+        if " UP" not in said:
+            return Health(up=False, controller=controller, answer_seconds=answer)
+        try:
+            return text.health(self.commands.run("sdiag").splitlines(), controller, answer)
+        except SlurmError as error:
+            return Health(up=False, controller=str(error), answer_seconds=answer)

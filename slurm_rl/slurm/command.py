@@ -1,0 +1,115 @@
+"""Runs Slurm's commands: no shell, bounded time, a clean environment, and one clear error when they fail."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from slurm_rl.errors import EnvironmentMissing, SlurmError
+
+# What Slurm's commands say -> what it means for the one who runs us. The first match wins.
+_MEANINGS = (
+    ("Invalid authentication credential", "munge did not authenticate us: is munged running, with the cluster's key?"),
+    ("unge", "munge did not authenticate us: is munged running, with the cluster's key?"),
+    ("Unable to process configuration file", "Slurm cannot read its configuration: check SLURM_CONF"),
+    ("Could not establish a configuration source", "Slurm finds no configuration: set SLURM_CONF"),
+    ("Unable to contact slurm controller", "slurmctld does not answer: is it running?"),
+    ("Unable to contact slurm database", "slurmdbd does not answer: is it running?"),
+    ("Connection refused", "slurmctld or slurmdbd does not answer: is it running?"),
+    (
+        "Slurm accounting storage is disabled",
+        "this cluster has no accounting: it needs AccountingStorageType=accounting_storage/slurmdbd",
+    ),
+    ("Access/permission denied", "this user may not do that"),
+)
+
+
+class Commands:
+    """Slurm's commands, pointed at one cluster."""
+
+    def __init__(self, conf: Path | None = None, timeout: float = 10.0, user: str | None = None) -> None:
+        """`conf` overrides SLURM_CONF; `user` runs the commands under another account (needs root)."""
+        self.conf, self.timeout, self.user = conf, timeout, user
+
+    def env(self) -> dict[str, str]:
+        """Nothing that would change what the commands print, times as Unix seconds, task lists in full."""
+        kept = {
+            k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SQUEUE_", "SINFO_", "SACCT_", "SPRIO_"))
+        }
+        conf = str(self.conf) if self.conf is not None else os.environ.get("SLURM_CONF")
+        if conf is not None:
+            kept["SLURM_CONF"] = conf
+        return kept | {"LC_ALL": "C", "TERM": "dumb", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
+
+    def check_conf(self) -> None:
+        """Says early that a given configuration is not there: Slurm's own commands would ask the DNS and wait."""
+        conf = self.env().get("SLURM_CONF")
+        if conf is not None and not os.access(conf, os.R_OK):
+            raise SlurmError(f"SLURM_CONF={conf} cannot be read: name the slurm.conf of the cluster")
+
+    def run(self, *command: str, timeout: float | None = None) -> str:
+        """The command's output; raises SlurmError if it fails or does not end in time."""
+        self.check_conf()
+        limit = self.timeout if timeout is None else timeout
+        try:
+            done = subprocess.run(
+                command,
+                env=self.env(),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=limit,
+                check=False,
+                user=self.user,
+            )
+        except FileNotFoundError:
+            raise not_installed(command[0]) from None
+        except subprocess.TimeoutExpired:
+            raise SlurmError(f"{command[0]}: no answer within {limit:g} s: slurmctld or munged hangs") from None
+        if done.returncode != 0:
+            raise failed(command[0], done.stderr or done.stdout)
+        return done.stdout
+
+    def run_all(self, commands: Sequence[Sequence[str]]) -> list[str]:
+        """Runs commands side by side, so that their answers are of nearly one moment."""
+        with ThreadPoolExecutor(len(commands)) as pool:
+            return list(pool.map(lambda command: self.run(*command), commands))
+
+
+def not_installed(program: str) -> EnvironmentMissing:
+    return EnvironmentMissing(f"{program} is not installed: on Debian, apt-get install slurm-client")
+
+
+def failed(program: str, said: str) -> SlurmError:
+    """An error that says what Slurm said and, where we know it, what that means."""
+    lines = [line.strip().removeprefix(f"{program}: ").removeprefix("error: ") for line in said.splitlines()]
+    text = "; ".join(dict.fromkeys(line for line in lines if line))[:400] or "failed without a word"
+    meaning = next((meaning for sign, meaning in _MEANINGS if sign in said), None)
+    return SlurmError(f"{program}: {text}" + (f" ({meaning})" if meaning else ""))
+
+
+def separator() -> str:
+    """A field separator nobody can put into a job's name: it is drawn anew for each command."""
+    return f"\x1f{secrets.token_hex(4)}x"
+
+
+def records(output: str, fields: Sequence[str], mark: str) -> Iterator[dict[str, str]]:
+    """Splits output in which `mark` ends every field; values may hold spaces and line breaks."""
+    values = output.split(mark)
+    width = len(fields)
+    if len(values) % width != 1:
+        raise SlurmError(f"Slurm's answer is cut short or has other fields than asked for ({', '.join(fields[:3])}, …)")
+    for i in range(0, len(values) - 1, width):
+        record = dict(zip(fields, values[i : i + width], strict=True))
+        record[fields[0]] = record[fields[0]].strip()  # the line break that ended the record before
+        yield record
+
+
+def key_values(line: str) -> Mapping[str, str]:
+    """scontrol's one-line records, `Key=value Key=value …`; of a value that holds spaces, its first word."""
+    return dict(word.split("=", 1) for word in line.split() if "=" in word)

@@ -1,0 +1,144 @@
+"""Slurm's notations: host lists, durations, memory sizes, TRES and GRES in every spelling."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+from slurm_rl.errors import SlurmError
+from slurm_rl.slurm.model import UNTYPED
+
+_ABSENT = frozenset({"", "(null)", "N/A", "None", "none", "NONE", "Unknown", "None assigned", "n/a"})
+_UNIT_MB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)B?", re.IGNORECASE)
+# Requests: gres:gpu:a100:2 (22.05), gres/gpu:a100:2 and gres/gpu:a100=2 (newer). Nodes: gpu:a100:2(S:0-1), (IDX:0-1).
+# The type is optional and tried last, so `gpu:8` is a count and `gpu:4090:8` has a type.
+_GPU = re.compile(r"(?:gres[:/])?gpu(?::(?P<type>[^:=,()]+))??(?:[:=](?P<count>\d+))?(?:\(.*\))?", re.IGNORECASE)
+_GRES_SEPARATOR = re.compile(r",(?![^(]*\))")  # commas inside (IDX:0,2) do not separate
+
+
+def present(text: str) -> str:
+    """The text, or "" where Slurm writes one of its words for nothing."""
+    return "" if text in _ABSENT else text
+
+
+def seconds(text: str) -> int | None:
+    """`1-02:03:04`, `02:03:04`, `03:04` (minutes and seconds) or `5` (minutes); None if unlimited or absent."""
+    if text in _ABSENT or text.upper() in ("UNLIMITED", "INFINITE", "PARTITION_LIMIT", "INVALID", "NOT_SET"):
+        return None
+    days, _, clock = text.rpartition("-")
+    parts = clock.split(":")
+    if not all(p.isdecimal() for p in (*parts, days or "0")) or len(parts) > 3:
+        raise SlurmError(f"unreadable duration {text!r}")
+    numbers = [int(p) for p in parts]
+    if days:  # D-H, D-H:M, D-H:M:S
+        hours, minutes, secs = (*numbers, 0, 0)[:3]
+    elif len(numbers) == 1:
+        hours, minutes, secs = 0, numbers[0], 0
+    else:
+        hours, minutes, secs = (0, *numbers)[-3:]
+    return int(days or 0) * 86_400 + hours * 3600 + minutes * 60 + secs
+
+
+def timestamp(text: str) -> int | None:
+    """A Unix time (we ask Slurm for `%s`); None if there is none yet."""
+    return int(text) if text.isdecimal() and text != "0" else None
+
+
+def megabytes(text: str) -> int:
+    """`4G`, `1024M`, `500000K` or a plain number of megabytes."""
+    match = _SIZE.match(text)
+    return round(float(match[1]) * _UNIT_MB[match[2].upper() or "M"]) if match else 0
+
+
+@lru_cache(maxsize=4096)
+def _tres(text: str) -> tuple[tuple[str, int], ...]:
+    pairs = (item.partition("=") for item in text.split(",") if "=" in item)
+    return tuple((key, megabytes(value) if key == "mem" else _count(value)) for key, _, value in pairs)
+
+
+def tres(text: str) -> dict[str, int]:
+    """`cpu=4,mem=1G,gres/gpu:a100=2` as numbers; memory in megabytes."""
+    return dict(_tres(text)) if text not in _ABSENT else {}
+
+
+def _count(text: str) -> int:
+    factor = {"K": 1_000, "M": 1_000_000, "G": 1_000_000_000}.get(text[-1:].upper(), 1)
+    number = text if factor == 1 else text[:-1]
+    try:
+        return round(float(number) * factor)
+    except ValueError:
+        return 0
+
+
+def gpus_in_gres(text: str) -> dict[str, int]:
+    """GPUs by type in a GRES request or a node's Gres line."""
+    found: dict[str, int] = {}
+    if text in _ABSENT:
+        return found
+    for item in _GRES_SEPARATOR.split(text):
+        match = _GPU.fullmatch(item.strip())
+        if match is not None:
+            kind = (match["type"] or UNTYPED).lower()
+            kind = UNTYPED if kind in ("(null)", "null") else kind
+            found[kind] = found.get(kind, 0) + int(match["count"] or 1)
+    return found
+
+
+def gpus_in_tres(counts: dict[str, int]) -> dict[str, int]:
+    """GPUs by type in TRES counts; those beyond the typed ones are untyped."""
+    typed = {key.partition(":")[2].lower(): n for key, n in counts.items() if key.startswith("gres/gpu:") and n}
+    untyped = counts.get("gres/gpu", 0) - sum(typed.values())
+    return typed | ({UNTYPED: untyped} if untyped > 0 else {})
+
+
+@lru_cache(maxsize=4096)
+def expand_hosts(text: str) -> tuple[str, ...]:
+    """`a[1-2,07],b` as a1, a2, a07, b."""
+    if text in _ABSENT:
+        return ()
+    return tuple(host for item in _split_outside_brackets(text) for host in _expand_one(item))
+
+
+def _split_outside_brackets(text: str) -> Iterator[str]:
+    depth = begin = 0
+    for i, character in enumerate(text):
+        depth += (character == "[") - (character == "]")
+        if character == "," and depth == 0:
+            yield text[begin:i]
+            begin = i + 1
+    yield text[begin:]
+
+
+def _expand_one(item: str) -> list[str]:
+    head, bracket, rest = item.partition("[")
+    if not bracket:
+        return [item]
+    ranges, closing, tail = rest.partition("]")
+    if not closing:
+        raise SlurmError(f"unreadable host list {item!r}")
+    tails = _expand_one(tail)
+    return [head + number + end for number in _numbers(ranges, item) for end in tails]
+
+
+def _numbers(ranges: str, item: str) -> Iterator[str]:
+    for part in ranges.split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise SlurmError(f"unreadable host list {item!r}")
+        width = len(first) if first.startswith("0") else 0
+        yield from (f"{n:0{width}d}" for n in range(int(first), int(last or first) + 1))
+
+
+def array_tasks(text: str) -> tuple[str, int, int]:
+    """`4-50%3` as its tasks `4-50`, how many they are, and how many may run at once (0: any number)."""
+    tasks, _, limit = text.partition("%")
+    count = 0
+    for part in tasks.strip("[]").split(","):
+        span, _, step = part.partition(":")
+        first, dash, last = span.partition("-")
+        if not first.isdecimal():
+            continue  # a truncated list ends in "..."
+        count += len(range(int(first), int(last) + 1, int(step or 1))) if dash and last.isdecimal() else 1
+    return tasks.strip("[]"), max(count, 1), int(limit) if limit.isdecimal() else 0

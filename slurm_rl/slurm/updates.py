@@ -1,0 +1,179 @@
+"""Writes a batch of job updates through one scontrol process and finds out what became of each."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import selectors
+import subprocess
+import time
+from collections.abc import Sequence
+
+from slurm_rl.errors import InputError, SlurmError
+from slurm_rl.slurm.command import Commands, failed, not_installed
+from slurm_rl.slurm.model import JobUpdate, UpdateResult, UpdateStatus
+
+# scontrol reads its commands through readline, which would act on tabs and control characters.
+_EXPRESSION = re.compile(r"[\w.&|*()\[\]:,!+-]*", re.ASCII)
+_SITE_LIMIT = 2**31 - 2**20  # Slurm stores the factor as an offset in 32 bits
+_ECHO = re.compile(r"^(?:scontrol: )?update JobId=(\d+)\b")
+_FOR_JOB = re.compile(r"(?:\bfor job |^)(\d+)(?:_\S+)?(?::|$)")
+_SILENT = (
+    "Unable to contact slurm controller",
+    "Socket timed out",
+    "Zero Bytes",
+    "Connection refused",
+    "authentication",
+)
+_FORBIDDEN = ("Invalid user id", "Access/permission denied", "Invalid user")
+_PROMPT = "scontrol: "
+
+
+def command_line(update: JobUpdate) -> str:
+    """The scontrol command for one update; raises InputError for a value that must not reach scontrol."""
+    words = [f"update JobId={update.job_id}"]
+    if update.site_factor is not None:
+        if abs(update.site_factor) > _SITE_LIMIT:
+            raise InputError(f"job {update.job_id}: SiteFactor {update.site_factor} is out of Slurm's range")
+        words.append(f"SiteFactor={update.site_factor}")
+    for key, value in (("Features", update.features), ("Prefer", update.prefer)):
+        if value is not None:
+            if _EXPRESSION.fullmatch(value) is None:
+                raise InputError(f"job {update.job_id}: {value!r} is not a feature expression", field=key)
+            words.append(f"{key}={value}")
+    if update.start_in is not None:
+        if update.start_in < 0:
+            raise InputError(f"job {update.job_id}: a start {-update.start_in} s in the past", field="StartTime")
+        words.append(f"StartTime=now+{update.start_in}" if update.start_in else "StartTime=now")
+    if len(words) == 1:
+        raise InputError(f"job {update.job_id}: the update changes nothing")
+    return " ".join(words)
+
+
+def apply(commands: Commands, updates: Sequence[JobUpdate], timeout: float) -> list[UpdateResult]:
+    """Runs the batch; stops at the first sign that slurmctld is silent, or when the time is over."""
+    ids = [u.job_id for u in updates]
+    if len(set(ids)) != len(ids):
+        raise InputError("two updates for one job in one batch: merge them")
+    script = "".join(command_line(u) + "\n" for u in updates)
+    commands.check_conf()
+    try:
+        process = subprocess.Popen(
+            ["scontrol"],
+            env=commands.env(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            stderr=subprocess.STDOUT,  # one stream: an error then follows the echo of its command
+            user=commands.user,
+        )
+    except FileNotFoundError:
+        raise not_installed("scontrol") from None
+    with process:
+        try:
+            outcome = _Outcome(ids)
+            _converse(process, script.encode(), outcome, time.monotonic() + timeout)
+        finally:
+            process.kill()
+    return outcome.results()
+
+
+def _converse(process: subprocess.Popen[bytes], script: bytes, outcome: _Outcome, deadline: float) -> None:
+    """Feeds scontrol and reads its answers at the same time, so neither pipe can fill up and block."""
+    to, heard = process.stdin, process.stdout
+    if to is None or heard is None:
+        raise ValueError("scontrol must be started with pipes")
+    unread = b""
+    with selectors.DefaultSelector() as ready:
+        ready.register(to, selectors.EVENT_WRITE)
+        ready.register(heard, selectors.EVENT_READ)
+        while not outcome.silence:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                outcome.silence = "no answer in time: slurmctld or munged hangs"
+                break
+            for key, _ in ready.select(left):
+                if key.fileobj is to:
+                    script = _feed(to.fileno(), script)
+                    if not script:
+                        ready.unregister(to)
+                        to.close()
+                    continue
+                chunk = os.read(heard.fileno(), 65_536)
+                if not chunk:
+                    outcome.finish(unread.decode(errors="replace"), process.wait(max(left, 0.1)))
+                    return
+                *lines, unread = (unread + chunk).split(b"\n")
+                for line in lines:
+                    outcome.hear(line.decode(errors="replace"))
+
+
+def _feed(pipe: int, script: bytes) -> bytes:
+    """Writes what a pipe takes without blocking and returns the rest."""
+    try:
+        return script[os.write(pipe, script[: select.PIPE_BUF]) :]
+    except BrokenPipeError:
+        return b""  # scontrol ended; its last words say why
+
+
+class _Outcome:
+    """What is known of each job while scontrol talks: it echoes a command, then says what went wrong with it."""
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        self.ids = ids
+        self.echoed: set[int] = set()
+        self.current: int | None = None
+        self.messages: dict[int, str] = {}
+        self.general: list[str] = []
+        self.silence = ""
+        self.complete = False
+
+    def hear(self, line: str) -> None:
+        echo = _ECHO.match(line)
+        if echo is not None:
+            self.current = int(echo[1])
+            self.echoed.add(self.current)
+            return
+        message = line.removeprefix(_PROMPT).strip()
+        if not message:
+            return
+        if any(sign in message for sign in _SILENT):
+            self.silence = message
+            return
+        named = _FOR_JOB.search(message)
+        about = int(named[1]) if named and int(named[1]) in set(self.ids) else self.current
+        if about is None:
+            self.general.append(message)
+        else:
+            self.messages.setdefault(about, message)
+
+    def finish(self, rest: str, returncode: int) -> None:
+        self.hear(rest)
+        self.complete = not self.silence
+        if not self.echoed and returncode != 0 and not self.messages:
+            raise failed("scontrol", "\n".join(self.general) or self.silence)
+
+    def results(self) -> list[UpdateResult]:
+        """One result per job; raises when Slurm refused every one because of who we are, or never answered."""
+        results = [self._result(job_id) for job_id in self.ids]
+        refused = [r.message for r in results if r.status is UpdateStatus.REFUSED]
+        if len(refused) == len(results) and all(any(sign in m for sign in _FORBIDDEN) for m in refused):
+            raise SlurmError(
+                f"Slurm refused all {len(results)} updates ({refused[0]}): this user may not change others' jobs; "
+                "run as SlurmUser or root, or: sacctmgr modify user NAME set AdminLevel=Operator"
+            )
+        if self.silence and not any(r.applied or r.status is UpdateStatus.REFUSED for r in results):
+            raise failed("scontrol", self.silence)
+        return results
+
+    def _result(self, job_id: int) -> UpdateResult:
+        if job_id in self.messages:
+            return UpdateResult(job_id, UpdateStatus.REFUSED, self.messages[job_id])
+        if self.complete:
+            return UpdateResult(job_id, UpdateStatus.APPLIED)
+        if job_id == self.current:
+            return UpdateResult(job_id, UpdateStatus.UNKNOWN, self.silence)
+        if job_id in self.echoed:  # scontrol went on to the next command, so this one was acknowledged
+            return UpdateResult(job_id, UpdateStatus.APPLIED)
+        return UpdateResult(job_id, UpdateStatus.NOT_SENT, self.silence)
