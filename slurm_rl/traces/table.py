@@ -8,7 +8,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from slurm_rl.traces.trace import Floats, Ints, Labels, Note
 
 KEPT_LINES = 5  # line numbers named per kind of problem
 LARGEST = 1e15  # beyond this no time, size or count is meant seriously
+_BLOCK = 1 << 20
 Mask = npt.NDArray[np.bool_]
 
 
@@ -124,11 +125,13 @@ def whole(values: Floats, *, blank: int) -> Ints:
 def parse(source: Source, raw: bytes, layout: Layout) -> Table:
     """Parses a whole file; rows that do not split or hold no numbers are dropped and noted."""
     scan: _Scan | None = None
+    lines: Ints | None = None
 
     def line_of(rows: Ints) -> list[int]:
-        nonlocal scan
-        scan = scan or _Scan(raw, layout)
-        return [scan.lines[r] for r in rows.tolist()]
+        nonlocal lines
+        lines = _data_lines(raw, layout) if lines is None else lines
+        numbers: list[int] = lines[rows].tolist()
+        return numbers
 
     try:
         if not _even(raw, layout):
@@ -136,12 +139,13 @@ def parse(source: Source, raw: bytes, layout: Layout) -> Table:
         columns = _columns(raw, layout, _whole_ids(raw, layout), np.int64)
     except (ValueError, OverflowError, Warning):  # pandas' ParserError is a ValueError
         scan = _Scan(raw, layout)
+        lines = scan.lines
         columns = _columns(scan.clean, layout, scan.whole_ids, np.float64)
     count = len(next(iter(columns.values()))) if columns else 0
     screen = Screen(source, count, line_of)
     if scan:
-        for what, lines in scan.bad.items():
-            screen.lose(what, lines)
+        for what, where in scan.bad.items():
+            screen.lose(what, where)
     return Table(
         count,
         numbers={n: columns[n] for n in layout.numbers},
@@ -262,41 +266,99 @@ def _split(raw: bytes, layout: Layout) -> Iterator[tuple[int, list[str]]]:
 
 
 class _Scan:
-    """A slow walk over a file with something wrong in it: the good rows as clean text, and where the bad ones are."""
+    """A second walk over a file with something wrong in it: the good rows as clean text, and where the bad ones are.
+
+    Only blocks that do not parse as they are get looked at line by line, so one bad row in a million costs little.
+    """
 
     def __init__(self, raw: bytes, layout: Layout) -> None:
         csv.field_size_limit(1 << 24)
-        self.lines: list[int] = []
         self.bad: dict[str, list[int]] = {}
         self.whole_ids = dict.fromkeys(layout.ids, True)
-        out = io.StringIO()
+        clean, lines, first = [], [], 0
+        for block in [raw] if b'"' in raw else _blocks(raw):
+            # A header stands in the first block only; the clean text keeps it, so that all blocks parse alike.
+            part = layout if not first else replace(layout, header=False)
+            good, numbers = self._plain(block, part) or self._line_by_line(block, part, first)
+            clean.append(good)
+            lines.append(numbers + first)
+            first += block.count(b"\n")
+        self.clean, self.lines = b"".join(clean), np.concatenate(lines)
+
+    def _plain(self, block: bytes, layout: Layout) -> tuple[bytes, Ints] | None:
+        """The block as it is, if nothing in it is bad."""
+        if b'"' in block or not _even(block, layout):
+            return None
+        try:
+            columns = _columns(block, layout, dict.fromkeys(layout.ids, False), np.float64)
+        except (ValueError, OverflowError, Warning):
+            return None
+        if any(np.isnan(columns[name]).any() for name in layout.wholes):
+            return None
+        for name in layout.ids:
+            self.whole_ids[name] = self.whole_ids[name] and all(map(_is_whole, columns[name].tolist()))
+        return block if block.endswith(b"\n") else block + b"\n", _data_lines(block, layout)
+
+    def _line_by_line(self, block: bytes, layout: Layout, first: int) -> tuple[bytes, Ints]:
+        out, lines = io.StringIO(), []
         writer = csv.writer(out, delimiter=layout.separator, lineterminator="\n")
         if layout.header:
             writer.writerow(layout.names)
         number_at = [(layout.names.index(n), n) for n in (*layout.numbers, *layout.wholes)]
         id_at = [(layout.names.index(n), n) for n in layout.ids]
-        for line, fields in _split(raw, layout):
-            problem = self._problem(fields, layout, number_at)
+        for line, fields in _split(block, layout):
+            problem = _problem(fields, layout, number_at)
             if problem:
-                self.bad.setdefault(problem, []).append(line)
+                self.bad.setdefault(problem, []).append(line + first)
                 continue
             for at, name in id_at:
                 self.whole_ids[name] &= _is_whole(fields[at])
-            self.lines.append(line)
+            lines.append(line)
             writer.writerow(fields)
-        self.clean = out.getvalue().encode()
+        return out.getvalue().encode(), np.array(lines, dtype=np.int64)
 
-    @staticmethod
-    def _problem(fields: list[str], layout: Layout, number_at: list[tuple[int, str]]) -> str:
-        if len(fields) != len(layout.names):
-            return f"{len(fields)} fields, expected {len(layout.names)}"
-        for at, name in number_at:
-            text = fields[at] = fields[at].strip()
-            if text or name in layout.wholes:
-                try:
-                    value = float(text)
-                except ValueError:
-                    return f"{name} is not a number"
-                if math.isnan(value) or "_" in text:
-                    return f"{name} is not a number"
-        return ""
+
+def _problem(fields: list[str], layout: Layout, number_at: list[tuple[int, str]]) -> str:
+    if len(fields) != len(layout.names):
+        return f"{len(fields)} fields, expected {len(layout.names)}"
+    for at, name in number_at:
+        text = fields[at] = fields[at].strip()
+        if text or name in layout.wholes:
+            try:
+                value = float(text)
+            except ValueError:
+                return f"{name} is not a number"
+            if math.isnan(value) or "_" in text:
+                return f"{name} is not a number"
+    return ""
+
+
+def _blocks(raw: bytes) -> Iterator[bytes]:
+    """The text in pieces of about a megabyte that end with a line."""
+    start = 0
+    while start < len(raw):
+        end = raw.find(b"\n", start + _BLOCK)
+        end = len(raw) if end < 0 else end + 1
+        yield raw[start:end]
+        start = end
+
+
+def _data_lines(raw: bytes, layout: Layout) -> Ints:
+    """Line numbers (from 1) of the rows of a text."""
+    if b'"' in raw or not raw:
+        return np.array([line for line, _ in _split(raw, layout)], dtype=np.int64)
+    bytes_ = np.frombuffer(raw, dtype=np.uint8)
+    steps = range(0, len(raw), 1 << 24)  # in steps, since a comparison takes as much memory as what it compares
+    ends = np.concatenate([np.flatnonzero(bytes_[at : at + (1 << 24)] == ord("\n")) + at for at in steps])
+    starts = np.concatenate(([0], ends + 1))
+    starts = starts[starts < len(raw)]
+    head = bytes_[starts]
+    blank = (head == ord("\n")) | (head == ord("\r"))
+    if layout.comment:
+        blank |= head == ord(layout.comment)
+    if layout.separator == " ":
+        for at in np.flatnonzero((head == ord(" ")) | (head == ord("\t"))).tolist():
+            text = raw[starts[at] : ends[at] if at < len(ends) else len(raw)].strip()
+            blank[at] = not text or text.startswith(layout.comment.encode() or b"\n")
+    lines = np.flatnonzero(~blank) + 1
+    return lines[1:] if layout.header else lines
