@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "traces": ("slurm_rl.cli.traces", "inspect, convert, generate and perturb traces"),
     "lab": ("slurm_rl.cli.lab", "start a private, real Slurm with fake GPUs on this machine"),
     "doctor": ("slurm_rl.cli.doctor", "check a Slurm site and say what to change, and why"),
+    "install-plugin": ("slurm_rl.cli.install_plugin", "put the job_submit.lua shim beside slurm.conf, or take it away"),
 }
 
 _EXAMPLES = """\

@@ -43,7 +43,7 @@ def install(directory: Path, *, service: Path, site: str | None = None, **settin
 
 
 def run(lua: str, directory: Path, scenario: str, *args: str, seconds: float = 30) -> list[str]:
-    """The lines a scenario prints; it has `harness`, `slurm`, and `load_shim()` which runs job_submit.lua as Slurm does."""
+    """The lines a scenario prints; in it `load_shim()` runs job_submit.lua as slurmctld does."""
     prelude = (
         f"dofile({str(HARNESS)!r})\n"
         f"local function load_shim() return dofile({str(directory / 'job_submit.lua')!r}) end\n"

@@ -83,11 +83,11 @@ def test_a_feature_expression_is_applied(lua: str, short_dir: Path, expression: 
     assert written(lua, short_dir, body) == ("4294967294", expression, expression)
 
 
-@pytest.mark.parametrize(
-    "expression",
-    ["", "a,b", "a b", "[a|b]", "a;b", "a\\u0000", "é", "a" * 257, "a&", "|a", "a&&b", "(a", "a)", "((a))", "a(b)", "()"]
-    + ["a*", "a*0", "*2", "a*2*3", "(a|)&b", "%s", "\\n"],
-)
+BAD_EXPRESSIONS = ["", "a,b", "a b", "[a|b]", "a;b", "a\\u0000", "é", "a" * 257, "a&", "|a", "a&&b", "(a", "a)"]
+BAD_EXPRESSIONS += ["((a))", "a(b)", "()", "a*", "a*0", "*2", "a*2*3", "(a|)&b", "%s", "\\n"]
+
+
+@pytest.mark.parametrize("expression", BAD_EXPRESSIONS)
 def test_a_bad_feature_expression_is_ignored(lua: str, short_dir: Path, expression: str) -> None:
     body = f'{{"prefer": "{expression}", "features": "{expression}"}}'.encode()
     assert written(lua, short_dir, body) == UNTOUCHED
