@@ -115,7 +115,6 @@ def slurm_conf(spec: LabSpec, ports: Ports, host: str) -> str:
         "PriorityWeightPartition=500",
         "PriorityWeightQOS=500",
         "GresTypes=gpu",
-        *([f"AccountingStorageTRES=gres/gpu,{','.join(types)}"] if types else []),
     ]
     if spec.accounting:
         lines += [
@@ -123,6 +122,7 @@ def slurm_conf(spec: LabSpec, ports: Ports, host: str) -> str:
             "AccountingStorageHost=127.0.0.1",
             f"AccountingStoragePort={ports.slurmdbd}",
             f"AccountingStoragePass={d}/run/munge.socket",
+            *([f"AccountingStorageTRES=gres/gpu,{','.join(types)}"] if types else []),  # refused without slurmdbd
         ]
     if spec.plugin is not PluginMode.OFF:
         lines.append("JobSubmitPlugins=lua")

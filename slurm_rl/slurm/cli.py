@@ -138,7 +138,7 @@ class CliClient:
         try:
             said = self.commands.run("scontrol", "ping")
         except SlurmError as error:
-            return Health(up=False, controller=str(error), answer_seconds=time.monotonic() - began)
+            return Health(up=False, controller=str(error).partition(";")[0], answer_seconds=time.monotonic() - began)
         answer = time.monotonic() - began
         controller = said.strip().splitlines()[0]
         if " UP" not in said:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
+import socket
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from slurm_rl.errors import EnvironmentMissing, SlurmError
 
+PATIENCE = 1.0  # seconds of silence after which we look whether slurmctld is there at all
+
 # What Slurm's commands say -> what it means for the one who runs us. The first match wins.
 _MEANINGS = (
     ("Invalid authentication credential", "munge did not authenticate us: is munged running, with the cluster's key?"),
-    ("unge", "munge did not authenticate us: is munged running, with the cluster's key?"),
+    ("Munge encode failed", "munge did not authenticate us: is munged running, with the cluster's key?"),
     ("Unable to process configuration file", "Slurm cannot read its configuration: check SLURM_CONF"),
     ("Could not establish a configuration source", "Slurm finds no configuration: set SLURM_CONF"),
     ("Unable to contact slurm controller", "slurmctld does not answer: is it running?"),
@@ -24,8 +29,10 @@ _MEANINGS = (
         "Slurm accounting storage is disabled",
         "this cluster has no accounting: it needs AccountingStorageType=accounting_storage/slurmdbd",
     ),
+    ("no answer within", "slurmctld or munged hangs"),
     ("Access/permission denied", "this user may not do that"),
 )
+_MUNGE_SOCKET = re.compile(r"^\s*AuthInfo\s*=\s*(?:\S*,)?socket=([^,\s]+)", re.IGNORECASE | re.MULTILINE)
 
 
 class Commands:
@@ -43,7 +50,9 @@ class Commands:
         conf = str(self.conf) if self.conf is not None else os.environ.get("SLURM_CONF")
         if conf is not None:
             kept["SLURM_CONF"] = conf
-        return kept | {"LC_ALL": "C", "TERM": "dumb", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
+        # COLUMNS: scontrol's line editor breaks the echo of a command at the screen's width.
+        fixed = {"LC_ALL": "C", "TERM": "dumb", "COLUMNS": "30000"}
+        return kept | fixed | {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 
     def check_conf(self) -> None:
         """Says early that a given configuration is not there: Slurm's own commands would ask the DNS and wait."""
@@ -56,24 +65,76 @@ class Commands:
         self.check_conf()
         limit = self.timeout if timeout is None else timeout
         try:
-            done = subprocess.run(
+            process = subprocess.Popen(
                 command,
                 env=self.env(),
                 stdin=subprocess.DEVNULL,
-                capture_output=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
-                timeout=limit,
-                check=False,
                 user=self.user,
             )
         except FileNotFoundError:
             raise not_installed(command[0]) from None
-        except subprocess.TimeoutExpired:
-            raise SlurmError(f"{command[0]}: no answer within {limit:g} s: slurmctld or munged hangs") from None
-        if done.returncode != 0:
-            raise failed(command[0], done.stderr or done.stdout)
-        return done.stdout
+        with process:
+            try:
+                stdout, stderr = self._communicate(process, command, limit)
+            finally:
+                process.kill()
+        if process.returncode != 0:
+            raise failed(command[0], stderr or stdout)
+        return stdout
+
+    def _communicate(self, process: subprocess.Popen[str], command: Sequence[str], limit: float) -> tuple[str, str]:
+        deadline = time.monotonic() + limit
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                return process.communicate(timeout=max(min(left, PATIENCE), 0.0))
+            except subprocess.TimeoutExpired as expired:
+                if left <= PATIENCE:
+                    said = expired.stderr.decode(errors="replace") if isinstance(expired.stderr, bytes) else ""
+                    raise failed(command[0], f"{said}\nno answer within {limit:g} s") from None
+            # Slurm's commands try again and again when slurmctld or munged is gone; do not wait for that.
+            if command[0] not in ("sacct", "sacctmgr") and (why := self.silent_because()):
+                raise SlurmError(f"{command[0]}: {why}")
+
+    def silent_because(self) -> str:
+        """Why nobody answers, if it can be told: munged is gone, or slurmctld is down; "" if both may just be slow."""
+        return self._munge_gone() or self._controller_down()
+
+    def _munge_gone(self) -> str:
+        try:
+            conf = Path(self.env().get("SLURM_CONF", "/etc/slurm/slurm.conf")).read_text(errors="replace")
+        except OSError:
+            return ""  # a configless site: nothing to look at
+        named = _MUNGE_SOCKET.search(conf)
+        if named is None:
+            return ""
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(PATIENCE)
+            try:
+                probe.connect(named[1])
+            except OSError as error:
+                return f"munged does not answer on {named[1]} ({error.strerror or error}): is it running?"
+        return ""
+
+    def _controller_down(self) -> str:
+        try:
+            done = subprocess.run(
+                ["scontrol", "ping"],
+                env=self.env(),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+                check=False,
+                user=self.user,
+            )
+        except (subprocess.TimeoutExpired, FileNotFoundError):
+            return ""
+        return "" if " UP" in done.stdout or " DOWN" not in done.stdout else done.stdout.strip().splitlines()[0]
 
     def run_all(self, commands: Sequence[Sequence[str]]) -> list[str]:
         """Runs commands side by side, so that their answers are of nearly one moment."""

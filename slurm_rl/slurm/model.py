@@ -104,8 +104,7 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
             self.pending
             and not self.held
             and "unfulfilled" not in self.dependency
-            and self.eligible_time is not None
-            and self.eligible_time <= now
+            and (self.eligible_time is None or self.eligible_time <= now)  # None: Slurm has not looked at it yet
         )
 
 
@@ -183,10 +182,32 @@ class JobUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """What to write to one pending job; None leaves a value alone, "" clears a feature expression."""
 
     job_id: int
+    array_tasks: str = ""  # the record's tasks, where the id alone would mean the whole array
     site_factor: int | None = None
     features: str | None = None
     prefer: str | None = None
     start_in: int | None = None  # seconds from now; 0 lifts a deferral
+
+    @classmethod
+    def of(
+        cls,
+        job: SlurmJob,
+        *,
+        site_factor: int | None = None,
+        features: str | None = None,
+        prefer: str | None = None,
+        start_in: int | None = None,
+    ) -> JobUpdate:
+        """An update of exactly this record: an array's waiting tasks, and not its running or separate ones."""
+        tasks = job.array_tasks if job.job_id == job.array_job_id else ""
+        return cls(
+            job_id=job.job_id,
+            array_tasks=tasks,
+            site_factor=site_factor,
+            features=features,
+            prefer=prefer,
+            start_in=start_in,
+        )
 
 
 class UpdateStatus(StrEnum):

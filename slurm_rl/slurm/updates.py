@@ -8,31 +8,30 @@ import select
 import selectors
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from slurm_rl.errors import InputError, SlurmError
-from slurm_rl.slurm.command import Commands, failed, not_installed
+from slurm_rl.slurm.command import PATIENCE, Commands, failed, not_installed
 from slurm_rl.slurm.model import JobUpdate, UpdateResult, UpdateStatus
 
 # scontrol reads its commands through readline, which would act on tabs and control characters.
 _EXPRESSION = re.compile(r"[\w.&|*()\[\]:,!+-]*", re.ASCII)
 _SITE_LIMIT = 2**31 - 2**20  # Slurm stores the factor as an offset in 32 bits
-_ECHO = re.compile(r"^(?:scontrol: )?update JobId=(\d+)\b")
-_FOR_JOB = re.compile(r"(?:\bfor job |^)(\d+)(?:_\S+)?(?::|$)")
-_SILENT = (
-    "Unable to contact slurm controller",
-    "Socket timed out",
-    "Zero Bytes",
-    "Connection refused",
-    "authentication",
-)
+_TASK_LIST = re.compile(r"[\d,-]+")
+_ECHO = re.compile(r"^(?:scontrol: )?update JobId=(\d+)(?:_\S+)? ")
+_TASKS = re.compile(r"^(\d+)_\S+: (.*)$")
+_FOR_JOB = re.compile(r"\bfor job (\d+)(?:_\S+)?$")
+_SILENT = ("Unable to contact slurm controller", "Socket timed out", "Connection refused", "authentication")
+_UNCLEAR = ("Unexpected message received", "Zero Bytes", "ommunication", "transmit")  # the answer itself was lost
 _FORBIDDEN = ("Invalid user id", "Access/permission denied", "Invalid user")
 _PROMPT = "scontrol: "
 
 
 def command_line(update: JobUpdate) -> str:
     """The scontrol command for one update; raises InputError for a value that must not reach scontrol."""
-    words = [f"update JobId={update.job_id}"]
+    if update.array_tasks and _TASK_LIST.fullmatch(update.array_tasks) is None:
+        raise InputError(f"job {update.job_id}: {update.array_tasks!r} is not a list of array tasks")
+    words = [f"update JobId={update.job_id}" + (f"_[{update.array_tasks}]" if update.array_tasks else "")]
     if update.site_factor is not None:
         if abs(update.site_factor) > _SITE_LIMIT:
             raise InputError(f"job {update.job_id}: SiteFactor {update.site_factor} is out of Slurm's range")
@@ -53,10 +52,10 @@ def command_line(update: JobUpdate) -> str:
 
 def apply(commands: Commands, updates: Sequence[JobUpdate], timeout: float) -> list[UpdateResult]:
     """Runs the batch; stops at the first sign that slurmctld is silent, or when the time is over."""
-    ids = [u.job_id for u in updates]
-    if len(set(ids)) != len(ids):
+    lines = {u.job_id: command_line(u) for u in updates}
+    if len(lines) != len(updates):
         raise InputError("two updates for one job in one batch: merge them")
-    script = "".join(command_line(u) + "\n" for u in updates)
+    script = "".join(line + "\n" for line in lines.values())
     commands.check_conf()
     try:
         process = subprocess.Popen(
@@ -72,28 +71,31 @@ def apply(commands: Commands, updates: Sequence[JobUpdate], timeout: float) -> l
         raise not_installed("scontrol") from None
     with process:
         try:
-            outcome = _Outcome(ids)
-            _converse(process, script.encode(), outcome, time.monotonic() + timeout)
+            outcome = _Outcome(lines)
+            _converse(commands, process, script.encode(), outcome, time.monotonic() + timeout)
         finally:
             process.kill()
     return outcome.results()
 
 
-def _converse(process: subprocess.Popen[bytes], script: bytes, outcome: _Outcome, deadline: float) -> None:
+def _converse(
+    commands: Commands, process: subprocess.Popen[bytes], script: bytes, outcome: _Outcome, deadline: float
+) -> None:
     """Feeds scontrol and reads its answers at the same time, so neither pipe can fill up and block."""
     to, heard = process.stdin, process.stdout
     if to is None or heard is None:
         raise ValueError("scontrol must be started with pipes")
     unread = b""
+    last_word = time.monotonic()
     with selectors.DefaultSelector() as ready:
         ready.register(to, selectors.EVENT_WRITE)
         ready.register(heard, selectors.EVENT_READ)
         while not outcome.silence:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                outcome.silence = "no answer in time: slurmctld or munged hangs"
-                break
-            for key, _ in ready.select(left):
+            now = time.monotonic()
+            if now >= deadline or now - last_word >= commands.timeout:
+                outcome.silence = f"no answer within {now - last_word:.1f} s: slurmctld or munged hangs"
+                return
+            for key, _ in ready.select(min(deadline - now, PATIENCE)):
                 if key.fileobj is to:
                     script = _feed(to.fileno(), script)
                     if not script:
@@ -101,12 +103,15 @@ def _converse(process: subprocess.Popen[bytes], script: bytes, outcome: _Outcome
                         to.close()
                     continue
                 chunk = os.read(heard.fileno(), 65_536)
+                last_word = time.monotonic()
                 if not chunk:
-                    outcome.finish(unread.decode(errors="replace"), process.wait(max(left, 0.1)))
+                    outcome.finish(unread.decode(errors="replace"), process.wait(PATIENCE))
                     return
                 *lines, unread = (unread + chunk).split(b"\n")
                 for line in lines:
                     outcome.hear(line.decode(errors="replace"))
+            if time.monotonic() - last_word >= PATIENCE:
+                outcome.silence = commands.silent_because()
 
 
 def _feed(pipe: int, script: bytes) -> bytes:
@@ -120,11 +125,13 @@ def _feed(pipe: int, script: bytes) -> bytes:
 class _Outcome:
     """What is known of each job while scontrol talks: it echoes a command, then says what went wrong with it."""
 
-    def __init__(self, ids: Sequence[int]) -> None:
-        self.ids = ids
+    def __init__(self, commands: Mapping[int, str]) -> None:
+        self.commands = commands
         self.echoed: set[int] = set()
         self.current: int | None = None
-        self.messages: dict[int, str] = {}
+        self.refusals: dict[int, list[str]] = {}
+        self.partly: set[int] = set()  # arrays of which some tasks took the update
+        self.unclear: dict[int, str] = {}
         self.general: list[str] = []
         self.silence = ""
         self.complete = False
@@ -136,27 +143,32 @@ class _Outcome:
             self.echoed.add(self.current)
             return
         message = line.removeprefix(_PROMPT).strip()
-        if not message:
+        if not message or message in self.commands.get(self.current or 0, ""):  # a piece of an echo that was broken
             return
         if any(sign in message for sign in _SILENT):
             self.silence = message
             return
-        named = _FOR_JOB.search(message)
-        about = int(named[1]) if named and int(named[1]) in set(self.ids) else self.current
+        tasks = _TASKS.match(message)
+        named = tasks or _FOR_JOB.search(message)
+        about = int(named[1]) if named and int(named[1]) in self.commands else self.current
         if about is None:
             self.general.append(message)
+        elif tasks and tasks[2] == "No error":
+            self.partly.add(about)
+        elif any(sign in message for sign in _UNCLEAR):
+            self.unclear[about] = message
         else:
-            self.messages.setdefault(about, message)
+            self.refusals.setdefault(about, []).append(message)
 
     def finish(self, rest: str, returncode: int) -> None:
         self.hear(rest)
         self.complete = not self.silence
-        if not self.echoed and returncode != 0 and not self.messages:
+        if not self.echoed and returncode != 0 and not self.refusals:
             raise failed("scontrol", "\n".join(self.general) or self.silence)
 
     def results(self) -> list[UpdateResult]:
         """One result per job; raises when Slurm refused every one because of who we are, or never answered."""
-        results = [self._result(job_id) for job_id in self.ids]
+        results = [self._result(job_id) for job_id in self.commands]
         refused = [r.message for r in results if r.status is UpdateStatus.REFUSED]
         if len(refused) == len(results) and all(any(sign in m for sign in _FORBIDDEN) for m in refused):
             raise SlurmError(
@@ -164,12 +176,16 @@ class _Outcome:
                 "run as SlurmUser or root, or: sacctmgr modify user NAME set AdminLevel=Operator"
             )
         if self.silence and not any(r.applied or r.status is UpdateStatus.REFUSED for r in results):
-            raise failed("scontrol", self.silence)
+            raise SlurmError(f"scontrol: {self.silence}")
         return results
 
     def _result(self, job_id: int) -> UpdateResult:
-        if job_id in self.messages:
-            return UpdateResult(job_id, UpdateStatus.REFUSED, self.messages[job_id])
+        if job_id in self.unclear:
+            return UpdateResult(job_id, UpdateStatus.UNKNOWN, self.unclear[job_id])
+        if job_id in self.refusals:
+            # Of an array, tasks that started meanwhile cannot take it; those still waiting did.
+            status = UpdateStatus.APPLIED if job_id in self.partly else UpdateStatus.REFUSED
+            return UpdateResult(job_id, status, "; ".join(self.refusals[job_id]))
         if self.complete:
             return UpdateResult(job_id, UpdateStatus.APPLIED)
         if job_id == self.current:
