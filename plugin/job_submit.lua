@@ -54,11 +54,6 @@ local function load_advisor()
   return client.new(part("slurm_rl_settings.lua"), slurm)
 end
 
-local function refused(code)
-  code = tonumber(code)
-  return code ~= nil and code ~= 0
-end
-
 local site, site_result = load_site_script()
 local loaded, advise = pcall(load_advisor)
 if not loaded then
@@ -71,7 +66,7 @@ rawset(_G, "slurm_job_submit", function(job_desc, ...)
   local code = slurm.SUCCESS
   if site then
     code = site.slurm_job_submit(job_desc, ...)
-    if refused(code) then return code end
+    if (tonumber(code) or 0) ~= 0 then return code end -- the site refuses the job
   end
   if advise then pcall(advise, job_desc) end
   return code

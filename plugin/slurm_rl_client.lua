@@ -104,16 +104,16 @@ end
 
 -- The advice ---------------------------------------------------------------------------------------------------------
 
--- A feature expression Slurm can parse: a malformed one would make it refuse the job. One level of brackets, as in
--- "(a|b)&c*2"; every name is followed by an operator or the end.
-local function is_feature_expression(content)
+-- A feature expression Slurm takes: a malformed one, or a name no node has, would make it refuse the job.
+-- One level of brackets, as in "(a|b)&c*2"; every name is known, and followed by an operator or the end.
+local function is_feature_expression(content, known)
   if type(content) ~= "string" or #content > 256 then return false end
   if not content:find("^[A-Za-z0-9_.&|()*-]+$") then return false end
-  local flat = content:gsub("%(([^()]+)%)", function(inner) return is_feature_expression(inner) and "#" or "(" end)
+  local flat = content:gsub("%(([^()]+)%)", function(inner) return is_feature_expression(inner, known) and "#" or "(" end)
   if flat:find("[()]") or flat:find("^[&|]") or flat:find("[&|]$") or flat:find("[&|][&|]") then return false end
   for name in flat:gmatch("[^&|]+") do -- "#" stands for a bracketed part
-    local counted = name:find("^[A-Za-z0-9_.-]+%*[1-9]%d?%d?%d?$")
-    if name ~= "#" and not counted and not name:find("^[A-Za-z0-9_.-]+$") then return false end
+    local counted = name:match("^(.+)%*[1-9]%d?%d?%d?$")
+    if name ~= "#" and not known[counted or name] then return false end
   end
   return true
 end
@@ -125,13 +125,13 @@ local function is_site_factor(content, limit)
 end
 
 -- What may be written, as {field, new, old}: never over something the user or the site's script chose.
-local function choose(advice, job, limit)
+local function choose(advice, job, limit, known_features)
   local writes = {}
   local fields = { "prefer", "features" }
   for i = 1, 2 do
     local field = fields[i]
     local old = job[field] or ""
-    if old == "" and is_feature_expression(advice[field]) then
+    if old == "" and is_feature_expression(advice[field], known_features) then
       writes[#writes + 1] = { field, advice[field], old }
     end
   end
@@ -283,6 +283,12 @@ local function check(settings)
   end
 end
 
+local function set_of(names)
+  local set = {}
+  for i = 1, #names do set[names[i]] = true end
+  return set
+end
+
 -- Returns advise(job_desc), which asks and writes; it holds the breaker's state.
 local function new(settings, slurm)
   check(settings)
@@ -290,6 +296,7 @@ local function new(settings, slurm)
   local unix = require("socket.unix")
   local stream = type(unix) == "table" and unix.stream or unix -- a function before luasocket 3.0
   local breaker = new_breaker(settings, slurm.log_info)
+  local known_features = set_of(settings.features or {})
 
   local function ask(request, clock)
     local sock = stream()
@@ -307,7 +314,7 @@ local function new(settings, slurm)
     local ok, advice = pcall(ask, http_request(body), clock)
     if not ok then return breaker.failed(advice, clock.started) end
     breaker.succeeded()
-    local writes = choose(advice, job, settings.site_factor_limit)
+    local writes = choose(advice, job, settings.site_factor_limit, known_features)
     if not pcall(apply, job, writes) then take_back(job, writes) end
   end
 end

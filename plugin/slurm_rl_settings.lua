@@ -9,6 +9,9 @@ return {
   breaker_seconds = 30,
   -- Advice beyond plus or minus this SiteFactor is ignored.
   site_factor_limit = 1000000,
+  -- The node features that advice may name. Slurm refuses a job that names one no node has, so advice with others is
+  -- ignored. install-plugin fills the list from slurm.conf.
+  features = {},
   -- The user's name costs a name service lookup on Slurm 22.05, which the deadline cannot bound.
   send_user_name = false,
 }

@@ -9,6 +9,7 @@ import re
 import stat
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,21 +60,30 @@ def find_directory(given: Path | None) -> Path:
 
 def slurm_conf_values(directory: Path, name: str) -> list[str]:
     """Every value slurm.conf and its includes give to a name, in order; Slurm takes the last."""
+    rows = _conf_rows(directory, directory / "slurm.conf", 0)
+    return [pair[1] for row in rows if (pair := re.match(rf"{name}\s*=\s*(\S*)", row, re.IGNORECASE))]
 
-    def read(path: Path, depth: int) -> list[str]:
-        values: list[str] = []
-        for row in path.read_text(errors="replace").splitlines():
-            text = row.split("#", 1)[0].strip()
-            include = re.match(r"include\s+(\S+)", text, re.IGNORECASE)
-            if include and depth < MAX_INCLUDES:
-                for found in sorted(glob.glob(str(directory / include[1]))):
-                    values += read(Path(found), depth + 1)
-            pair = re.match(rf"{name}\s*=\s*(\S*)", text, re.IGNORECASE)
-            if pair:
-                values.append(pair[1])
-        return values
 
-    return read(directory / "slurm.conf", 0)
+def node_features(directory: Path) -> list[str]:
+    """The features slurm.conf gives to nodes: the names advice may use without Slurm refusing the job."""
+    found: set[str] = set()
+    for row in _conf_rows(directory, directory / "slurm.conf", 0):
+        features = re.match(r"NodeName\s*=.*\sFeatures?\s*=\s*(\S+)", row, re.IGNORECASE)
+        if features:
+            found |= set(features[1].strip('"').split(","))
+    return sorted(name for name in found if re.fullmatch(r"[A-Za-z0-9_.-]+", name))
+
+
+def _conf_rows(directory: Path, path: Path, depth: int) -> Iterator[str]:
+    """slurm.conf's rows without comments, continued and included ones put in place."""
+    for row in re.sub(r"\\\n", "", path.read_text(errors="replace")).splitlines():
+        text = row.split("#", 1)[0].strip()
+        include = re.match(r"include\s+(\S+)", text, re.IGNORECASE)
+        if include and depth < MAX_INCLUDES:
+            for found in sorted(glob.glob(str(directory / include[1]))):
+                yield from _conf_rows(directory, Path(found), depth + 1)
+        elif text:
+            yield text
 
 
 def source_dir() -> Path:
@@ -162,7 +172,8 @@ def _refuse_two_site_scripts(entry: Path, site: Path) -> None:
 
 
 def _settings(directory: Path, socket: Path | None, deadline_ms: int | None) -> bytes:
-    """The site's settings file, or the shipped one, with the given values put in."""
+    """The site's settings file, or the shipped one, with the given values and the nodes' features put in."""
+    features = ", ".join(f'"{name}"' for name in node_features(directory))
     text = (_content(directory / SETTINGS) or (source_dir() / SETTINGS).read_bytes()).decode()
     if socket is not None:
         path = str(socket)
@@ -176,6 +187,8 @@ def _settings(directory: Path, socket: Path | None, deadline_ms: int | None) -> 
         if not 1 <= deadline_ms <= 1000:
             raise InputError(f"must be from 1 to 1000, got {deadline_ms}", field="--deadline-ms")
         text = _replaced(directory, text, "deadline_ms", str(deadline_ms))
+    if features:
+        text = _replaced(directory, text, "features", f"{{ {features} }}")
     return text.encode()
 
 

@@ -16,6 +16,8 @@ HARNESS = Path(__file__).parent / "harness.lua"
 # Debian no longer packages 5.2: tried where it is found, not missed where it is not.
 LUAS = ["lua5.1", *filter(shutil.which, ["lua5.2"]), "lua5.3", "lua5.4"]
 
+FEATURES = ("a", "b", "c", "gpu", "ours", "a100", "h100", "ib", "nvme", "rack-1.b", "a" * 256)  # known on the nodes
+
 Service = Callable[[socket.socket, bytes], None]
 
 
@@ -30,16 +32,22 @@ def install(directory: Path, *, service: Path, site: str | None = None, **settin
         "breaker_failures": 3,
         "breaker_seconds": 30,
         "site_factor_limit": 1000000,
+        "features": FEATURES,
         "send_user_name": False,
     } | settings
-    lua_literals = {True: "true", False: "false"}
-    rows = ", ".join(
-        f"{name} = {lua_literals[value] if isinstance(value, bool) else repr(value)}" for name, value in values.items()
-    )
+    rows = ", ".join(f"{name} = {_literal(value)}" for name, value in values.items())
     (directory / "slurm_rl_settings.lua").write_text(f"return {{ {rows} }}\n")
     if site is not None:
         (directory / "job_submit.site.lua").write_text(site)
     return directory
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return "{" + ", ".join(map(repr, value)) + "}"
+    return repr(value)
 
 
 def run(lua: str, directory: Path, scenario: str, *args: str, seconds: float = 30) -> list[str]:

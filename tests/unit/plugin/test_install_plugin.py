@@ -271,6 +271,18 @@ def test_values_are_read_through_includes_and_the_last_one_counts(etc: Path) -> 
     assert plugin.slurm_conf_values(etc, "PluginDir") == ["/a", "/b:/c"]
 
 
+@needs_lua
+def test_advice_may_name_the_features_of_the_sites_nodes(etc: Path) -> None:
+    (etc / "slurm.conf").write_text(
+        "NodeName=a[1-2] CPUs=8 Features=a100,ib State=UNKNOWN\n"
+        "nodename=b1 \\\n  Feature=t4,odd+name\n"
+        "NodeSet=x Feature=notanode\n"
+    )
+    install(etc)
+    assert 'features = { "a100", "ib", "t4" },' in (etc / "slurm_rl_settings.lua").read_text()
+    assert install(etc).actions == []
+
+
 @pytest.mark.parametrize(
     ("library", "version"),
     [
