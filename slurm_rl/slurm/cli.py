@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,12 +15,17 @@ from slurm_rl.slurm.model import (
     Health,
     HistoryJob,
     JobUpdate,
+    PriorityFactors,
     SlurmJob,
+    SlurmNode,
     SlurmState,
     UpdateResult,
     UpdateStatus,
 )
 from slurm_rl.slurm.release import Release, parse_release
+
+JobReader = Callable[[Mapping[int, PriorityFactors]], list[SlurmJob]]
+NodeReader = Callable[[], list[SlurmNode]]
 
 _STATES = "PENDING,RUNNING,SUSPENDED,COMPLETING,CONFIGURING"
 
@@ -36,28 +41,32 @@ class CliClient:
         self._release: Release | None = None
 
     def snapshot(self) -> SlurmState:
+        return self.assemble()
+
+    def assemble(self, read_jobs: JobReader | None = None, read_nodes: NodeReader | None = None) -> SlurmState:
+        """A snapshot through Slurm's commands, except for what the given readers bring."""
         mark = separator()
         taken, began = time.time(), time.monotonic()
         config = self.config()
-        release = parse_release(config.get("SLURM_VERSION", ""))
-        asked = {
-            "sprio": ("sprio", "-h", "-o", text.factor_format(mark)),
-            "nodes": ("scontrol", "-o", "-d", "show", "node"),
-            "partitions": ("scontrol", "-o", "-a", "show", "partition"),
-        }
-        if release.known:
+        release = parse_release(config["SLURM_VERSION"])
+        asked: dict[str, Sequence[str]] = {"partitions": ("scontrol", "-o", "-a", "show", "partition")}
+        if read_nodes is None:
+            asked["nodes"] = ("scontrol", "-o", "-d", "show", "node")
+        if read_jobs is None and release.known:
             asked["squeue"] = ("squeue", "-h", "-a", "-t", _STATES, "-O", text.squeue_format(mark))
-        else:  # what text a later release prints is not known; JSON names its fields
+            if "enable" in text.setting(config, "ScronParameters"):
+                asked["cron"] = ("scontrol", "-o", "show", "job")
+        elif read_jobs is None:  # what text a later release prints is not known; JSON names its fields
             asked["json"] = ("squeue", "-a", "-t", _STATES, "--json")
-        if text.setting(config, "PriorityType") != "priority/multifactor":
-            del asked["sprio"]
+        if text.setting(config, "PriorityType") == "priority/multifactor":
+            asked["sprio"] = ("sprio", "-h", "-o", text.factor_format(mark))
         if text.setting(config, "AccountingStorageType") == "accounting_storage/slurmdbd":
             asked["sshare"] = ("sshare", "-h", "-P", "-a", "-o", "Account,User,FairShare")
-        if "enable" in text.setting(config, "ScronParameters"):
-            asked["cron"] = ("scontrol", "-o", "show", "job")
         said = dict(zip(asked, self.commands.run_all(list(asked.values())), strict=True))
         factors = text.factors(said["sprio"], mark) if "sprio" in said else {}
-        if "json" in said:
+        if read_jobs is not None:
+            jobs = read_jobs(factors)
+        elif "json" in said:
             jobs = jsonform.jobs(said["json"].encode(), factors)
         else:
             jobs = text.jobs(said["squeue"], mark, factors, text.cron_jobs(said.get("cron", "")))
@@ -67,7 +76,7 @@ class CliClient:
             release=release,
             cluster=text.setting(config, "ClusterName"),
             jobs=tuple(jobs),
-            nodes=tuple(text.nodes(said["nodes"])),
+            nodes=tuple(read_nodes() if read_nodes is not None else text.nodes(said["nodes"])),
             partitions=tuple(text.partitions(said["partitions"])),
             weights=text.weights(config),
             fairshare=text.fairshare(said.get("sshare", "")),
