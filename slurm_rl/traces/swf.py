@@ -139,6 +139,8 @@ def write_swf(trace: Trace, path: str | Path) -> list[str]:
 def _blocks(trace: Trace) -> Iterator[bytes]:
     def numbered(labels: Labels) -> npt.NDArray[np.int64]:
         """Numeric names stay as they are; others are numbered from 1, as the format asks."""
+        if labels is trace.vc and len(labels.names) == 1 and not labels.names[0].isdigit():
+            return np.full(len(trace), -1, dtype=np.int64)  # a number for the only partition would be another name
         if all(n.isascii() and n.isdigit() for n in labels.names):
             codes = np.array([*map(int, labels.names), -1], dtype=np.int64)
         else:

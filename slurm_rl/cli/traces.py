@@ -1,0 +1,157 @@
+"""`slurm-rl traces`: inspect, convert, generate and perturb workload traces."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from slurm_rl.domain.cluster import Cluster
+    from slurm_rl.traces.trace import Trace
+
+app = typer.Typer(
+    help="Inspect, convert, generate and perturb workload traces.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
+Format = Annotated[str | None, typer.Option("--format", help="Format of the input, where it is not recognised.")]
+Mapping = Annotated[
+    float | None,
+    typer.Option("--cpus-per-gpu", help="Google traces only: this much CPU (their unit) counts as one GPU; 0: none."),
+]
+
+
+def _read(path: Path, format_name: str | None, cpus_per_gpu: float | None = None) -> Trace:
+    from slurm_rl.traces.read import read_trace
+
+    return read_trace(path, format=format_name, cpus_per_gpu=cpus_per_gpu)
+
+
+def _print(trace: Trace, cluster: Cluster | None, as_json: bool, **more: object) -> None:
+    from slurm_rl.traces.summary import describe
+
+    value = more | describe(trace, cluster)
+    if as_json:
+        sys.stdout.write(json.dumps(value) + "\n")
+        return
+    rows = {name: _text(part) for name, part in value.items() if name != "notes"}
+    width = max(map(len, rows))
+    for name, text in rows.items():
+        if text:
+            sys.stdout.write(f"{name.replace('_', ' '):<{width}}  {text}\n")
+    for note in trace.notes:
+        sys.stdout.write(f"{'note':<{width}}  {note}{': left out' if note.dropped else ''}\n")
+
+
+def _text(value: object) -> str:
+    """A value in a line of at most 80 characters; what does not fit is counted."""
+    if isinstance(value, dict):
+        parts = [f"{k} {v:,.0f}" if isinstance(v, int) or v >= 1000 else f"{k} {v:.4g}" for k, v in value.items()]
+        shown: list[str] = []
+        for i, part in enumerate(parts):
+            if sum([len(s) + 2 for s in shown]) + len(part) > 66:
+                return ", ".join(shown) + f", and {len(parts) - i} more"
+            shown.append(part)
+        return ", ".join(shown)
+    if isinstance(value, list):
+        return "; ".join(map(str, value))
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "" if value is None else str(value)
+
+
+@app.command(
+    epilog="Examples:\n\n"
+    "slurm-rl traces info traces/hetero.csv.gz --cluster traces/hetero.cluster.json\n\n"
+    "slurm-rl traces info /data/google/task_events --cpus-per-gpu 0.125 --json"
+)
+def info(
+    trace: Annotated[Path, typer.Argument(help="Trace file, or a directory of tables.")],
+    cluster: Annotated[Path | None, typer.Option("--cluster", help="Cluster file, for the offered load.")] = None,
+    format_name: Format = None,
+    cpus_per_gpu: Mapping = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a trace holds: format, jobs, sizes, run times, load, and every row that was left out."""
+    from slurm_rl.domain.cluster import read_cluster
+
+    _print(_read(trace, format_name, cpus_per_gpu), read_cluster(cluster) if cluster else None, as_json)
+
+
+@app.command(
+    epilog="Examples:\n\n"
+    "slurm-rl traces generate --out demo.csv.gz --cluster-out demo.cluster.json --seed 1\n\n"
+    "slurm-rl traces generate --out b.csv --cluster-out b.json --regime bursty-x2-g8\n\n"
+    "slurm-rl traces generate --out like.csv.gz --like site.csv.gz --cluster site.cluster.json --load 1.1"
+)
+def generate(
+    out: Annotated[Path, typer.Option("--out", help="Trace to write; .swf writes SWF, .gz, .xz and .zst compress.")],
+    cluster_out: Annotated[Path | None, typer.Option("--cluster-out", help="Cluster file to write.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same bytes.")] = 0,
+    jobs: Annotated[int | None, typer.Option("--jobs", help="Number of jobs.")] = None,
+    days: Annotated[float | None, typer.Option("--days", help="Length in days.")] = None,
+    load: Annotated[float | None, typer.Option("--load", help="Offered work over the cluster's power.")] = None,
+    like: Annotated[Path | None, typer.Option("--like", help="Trace to imitate.")] = None,
+    cluster: Annotated[Path | None, typer.Option("--cluster", help="Cluster file to generate for.")] = None,
+    nodes: Annotated[str | None, typer.Option("--nodes", help="Or nodes: COUNTxTYPE:GPUS[:CPUS[:MEM_GB]],…")] = None,
+    regime: Annotated[str | None, typer.Option("--regime", help="Named regime, e.g. bursty-x2-g8.")] = None,
+    shape: Annotated[str | None, typer.Option("--shape", help="base, bursty, diurnal, shifted or work.")] = None,
+    users: Annotated[int | None, typer.Option("--users", help="Number of users.")] = None,
+    max_gpus: Annotated[int | None, typer.Option("--max-gpus", help="Largest gang.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a workload: users with habits, daily and weekly cycles, gangs, wrong limits, deadlines, priorities."""
+    from slurm_rl.domain.cluster import read_cluster, write_cluster
+    from slurm_rl.errors import InputError
+    from slurm_rl.traces import regimes
+    from slurm_rl.traces.generate import Workload
+    from slurm_rl.traces.generate import generate as make
+
+    if sum(x is not None for x in (like, regime)) > 1 or (cluster and nodes):
+        raise InputError("--like and --regime, and --cluster and --nodes, exclude each other")
+    where = read_cluster(cluster) if cluster else regimes.nodes(nodes) if nodes else None
+    changes: dict[str, Any] = {
+        k: v
+        for k, v in {"jobs": jobs, "days": days, "load": load, "shape": shape, "users": users}.items()
+        if v is not None
+    }
+    if max_gpus is not None:
+        changes["max_gpus"] = max_gpus
+    if regime:
+        workload, named = regimes.regime(regime, jobs=jobs or 2000, seed=seed)
+        where = where or named
+        trace = make(_changed(workload, changes), where)
+    else:
+        where = where or regimes.nodes(regimes.DEFAULT_NODES)
+        trace = make(_changed(Workload(seed=seed), changes), where)
+    lost = _write(trace, out)
+    if cluster_out and where:
+        write_cluster(where, cluster_out)
+    _print(trace, where, as_json, out=str(out), could_not_hold=lost)
+
+
+def _changed(workload: Any, changes: dict[str, Any]) -> Any:
+    from dataclasses import replace
+
+    if "jobs" in changes and "days" not in changes:  # more jobs take longer, they do not come faster
+        changes = {**changes, "days": workload.days * changes["jobs"] / workload.jobs}
+    elif "days" in changes and "jobs" not in changes:
+        changes = {**changes, "jobs": max(1, round(workload.jobs * changes["days"] / workload.days))}
+    return replace(workload, **changes)
+
+
+def _write(trace: Trace, out: Path) -> list[str]:
+    from slurm_rl.traces.native import write_native
+    from slurm_rl.traces.swf import write_swf
+
+    if ".swf" in out.suffixes:
+        return write_swf(trace, out)
+    write_native(trace, out)
+    return []
