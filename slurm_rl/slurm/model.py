@@ -141,6 +141,7 @@ class SlurmPartition(msgspec.Struct, frozen=True, kw_only=True):
     default_time: int | None = None
     priority_tier: int = 1
     priority_job_factor: int = 1
+    has_default_memory: bool = False
 
 
 class PriorityWeights(msgspec.Struct, frozen=True, kw_only=True):

@@ -234,6 +234,7 @@ def partitions(output: str) -> list[SlurmPartition]:
             default_time=seconds(v.get("DefaultTime", "")),
             priority_tier=int(v.get("PriorityTier", 1)),
             priority_job_factor=int(v.get("PriorityJobFactor", 1)),
+            has_default_memory=any(v.get(key, "").isdecimal() for key in ("DefMemPerCPU", "DefMemPerNode")),
         )
         for v in map(key_values, output.splitlines())
         if "PartitionName" in v

@@ -1,0 +1,62 @@
+"""`slurm-rl doctor`: checks a Slurm site and says what to change, and why."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(add_completion=False)
+
+_CONFIG = "/etc/slurm-rl/slurm-rl.toml"
+
+
+@app.command()
+def doctor(
+    config: Annotated[Path, typer.Option(help="The service's configuration.")] = Path(_CONFIG),
+    slurm_conf: Annotated[Path | None, typer.Option(help="The cluster's slurm.conf, instead of SLURM_CONF.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for Slurm.")] = 10.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
+) -> None:
+    """Check a Slurm site and say what to change, and why.
+
+    The exit code is 0 if all is well, 1 if something should be changed, 2 if something must be.
+    """
+    from slurm_rl.errors import SlurmRlError
+    from slurm_rl.slurm import inspect
+    from slurm_rl.slurm.cli import CliClient
+    from slurm_rl.slurm.doctor import examine, unreachable
+    from slurm_rl.slurm.findings import worst
+    from slurm_rl.slurm.installation import examine_installation
+
+    try:
+        findings = examine(inspect.site(CliClient(slurm_conf, timeout)))
+    except SlurmRlError as error:
+        findings = [unreachable(str(error))]
+    findings += examine_installation(config)
+    findings.sort(key=lambda f: -f.severity)
+    severity = worst(findings)
+    if as_json:
+        rows = [
+            {"code": f.code, "severity": f.severity.name.lower(), "what": f.what, "why": f.why, "remedy": f.remedy}
+            for f in findings
+        ]
+        print(json.dumps({"worst": severity.name.lower(), "findings": rows}))
+    else:
+        colour = sys.stdout.isatty()
+        for f in findings:
+            print(_text(f.severity.name, f.what, f.why, f.remedy, colour))
+    raise typer.Exit(severity.exit_code)
+
+
+def _text(severity: str, what: str, why: str, remedy: str, colour: bool) -> str:
+    codes = {"ERROR": "31", "WARNING": "33", "INFO": "36", "OK": "32"}
+    label = f"{severity.lower():<8}"
+    lines = [(f"\033[{codes[severity]}m{label}\033[0m" if colour else label) + what]
+    if why:
+        lines.append(" " * 8 + f"why: {why}")
+    lines += [" " * 8 + ("do:  " if i == 0 else "     ") + line for i, line in enumerate(remedy.splitlines())]
+    return "\n".join(lines)

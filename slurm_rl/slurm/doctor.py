@@ -1,0 +1,366 @@
+"""Judges a Slurm site from facts about it: each finding says why it matters and what to write where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from slurm_rl.slurm.findings import Finding, Severity, Site, SocketFile
+from slurm_rl.slurm.quantities import seconds
+from slurm_rl.slurm.release import KNOWN
+
+Check = Callable[[Site], Iterator[Finding]]
+
+# The first patch release of each major in which Prefer= behaves.
+_PREFER_FIXED = {(22, 5): 9, (23, 2): 3, (24, 11): 4, (25, 11): 1, (26, 5): 2}
+
+
+def examine(site: Site) -> list[Finding]:
+    """All findings about a site that answers."""
+    return [finding for check in CHECKS for finding in check(site)]
+
+
+def _release(site: Site) -> Iterator[Finding]:
+    if not site.release.known:
+        newest = "{}.{:02}".format(*max(KNOWN))
+        yield Finding(
+            "release",
+            Severity.ERROR,
+            f"Slurm {site.release} is not known to this version of slurm-rl",
+            f"it was written for 22.05 to {newest}; an unknown release is only read, never written",
+            "update slurm-rl",
+        )
+        return
+    yield Finding("release", Severity.OK, f"Slurm {site.release}")
+    if site.release.patch < _PREFER_FIXED.get(site.release.major, 0):
+        fixed = f"{site.release.year}.{site.release.month:02}.{_PREFER_FIXED[site.release.major]}"
+        yield Finding(
+            "prefer",
+            Severity.INFO,
+            f"Prefer= has known faults before {fixed}",
+            "soft placement hints may be ignored or replace a user's --constraint; hard ones (Features=) work",
+            f"update Slurm to {fixed} or later",
+        )
+
+
+def _health(site: Site) -> Iterator[Finding]:
+    h = site.health
+    if h.agent_queue > 1000 or h.dbd_agent_queue > 10_000:
+        yield Finding(
+            "load",
+            Severity.WARNING,
+            f"slurmctld has {h.agent_queue} messages and {h.dbd_agent_queue} accounting records waiting",
+            "it is overloaded; our updates would add to it",
+            "sdiag; find out who sends so many requests",
+        )
+    if h.backfill_mean_cycle_us > 30_000_000:
+        yield Finding(
+            "backfill-slow",
+            Severity.WARNING,
+            f"a backfill cycle takes {h.backfill_mean_cycle_us / 1e6:.0f} s on average",
+            "priorities we write take effect only in the next cycle",
+            _extended(site, "bf_max_job_test=500"),
+        )
+
+
+def _priority(site: Site) -> Iterator[Finding]:
+    kind = site.get("PriorityType")
+    if kind != "priority/multifactor":
+        yield Finding(
+            "priority-type",
+            Severity.ERROR,
+            f"PriorityType is {kind or 'not set'}",
+            "SiteFactor, through which slurm-rl acts, is a term of the multifactor plugin",
+            "PriorityType=priority/multifactor",
+        )
+        return
+    yield Finding("priority-type", Severity.OK, "PriorityType=priority/multifactor")
+    if site.weights.total == 0:
+        yield Finding(
+            "weights",
+            Severity.ERROR,
+            "all priority weights are 0",
+            "our influence is bounded by a share of their sum, and nothing else would keep jobs from starving",
+            "PriorityWeightAge=1000\nPriorityWeightFairshare=10000\nPriorityWeightJobSize=1000",
+        )
+    elif site.weights.age == 0:
+        yield Finding(
+            "weight-age",
+            Severity.WARNING,
+            "PriorityWeightAge is 0",
+            "Slurm's own ageing is what lifts an old job when slurm-rl is not running",
+            "PriorityWeightAge=1000",
+        )
+    else:
+        yield Finding("weights", Severity.OK, f"the priority weights sum up to {site.weights.total}")
+    if site.get("PrioritySiteFactorPlugin"):
+        yield Finding(
+            "site-factor-plugin",
+            Severity.ERROR,
+            f"PrioritySiteFactorPlugin is {site.get('PrioritySiteFactorPlugin')}",
+            "it writes the same SiteFactor and would overwrite ours at every recalculation",
+            "remove the line PrioritySiteFactorPlugin=",
+        )
+    period = seconds(site.get("PriorityCalcPeriod"))
+    if period is not None and period > 300:
+        yield Finding(
+            "calc-period",
+            Severity.WARNING,
+            f"PriorityCalcPeriod is {period // 60} minutes",
+            "age and fairshare of jobs we did not touch lag behind, so the order drifts between recalculations",
+            "PriorityCalcPeriod=5",
+        )
+
+
+def _extended(site: Site, option: str) -> str:
+    """The whole SchedulerParameters line with one more option, because a second line would replace the first."""
+    name = option.partition("=")[0]
+    kept = [o for o in site.options("SchedulerParameters") if o.partition("=")[0] != name]
+    return "SchedulerParameters=" + ",".join([*kept, option])
+
+
+def _scheduler(site: Site) -> Iterator[Finding]:
+    kind = site.get("SchedulerType")
+    if kind != "sched/backfill":
+        yield Finding(
+            "scheduler-type",
+            Severity.WARNING,
+            f"SchedulerType is {kind or 'not set'}",
+            "without backfill a large job at the head leaves its nodes idle while it waits",
+            "SchedulerType=sched/backfill",
+        )
+    options = {o.partition("=")[0] for o in site.options("SchedulerParameters")}
+    if kind == "sched/backfill" and "bf_continue" not in options:
+        yield Finding(
+            "bf-continue",
+            Severity.WARNING,
+            "SchedulerParameters lacks bf_continue",
+            "any job update while backfill pauses makes it start over, and we update jobs all the time",
+            _extended(site, "bf_continue"),
+        )
+    if not options & {"defer", "sched_min_interval", "batch_sched_delay"}:
+        yield Finding(
+            "defer",
+            Severity.INFO,
+            "SchedulerParameters has neither defer nor sched_min_interval",
+            "each update queues a pass of the main scheduler; on a busy cluster that adds up",
+            _extended(site, "sched_min_interval=2000000"),
+        )
+    tiers = sorted({p.priority_tier for p in site.partitions})
+    if len(tiers) > 1:
+        yield Finding(
+            "tiers",
+            Severity.INFO,
+            f"partitions have the PriorityTiers {', '.join(map(str, tiers))}",
+            "Slurm serves a higher tier first whatever the priority, so slurm-rl orders jobs within a tier only",
+        )
+
+
+def _submit_plugin(site: Site) -> Iterator[Finding]:
+    if "lua" not in site.options("JobSubmitPlugins"):
+        plugins = ",".join([*site.options("JobSubmitPlugins"), "lua"])
+        yield Finding(
+            "job-submit",
+            Severity.INFO,
+            "JobSubmitPlugins has no lua",
+            "new jobs get their first SiteFactor only in the controller's next cycle",
+            f"slurm-rl install-plugin, then JobSubmitPlugins={plugins}",
+        )
+        return
+    lua = site.lua
+    if not lua.plugin_dir_readable:
+        yield Finding(
+            "lua",
+            Severity.INFO,
+            f"{site.get('PluginDir')} is not on this machine",
+            "Lua can be checked only on slurmctld's host",
+            "run slurm-rl doctor there",
+        )
+    elif not lua.plugin_found:
+        yield Finding(
+            "lua",
+            Severity.ERROR,
+            f"job_submit_lua.so is not in {site.get('PluginDir')}",
+            "slurmctld does not start without a plugin that JobSubmitPlugins names",
+            "install the package with Slurm's Lua plugin, or build Slurm with Lua's headers",
+        )
+    elif not lua.version:
+        yield Finding(
+            "lua",
+            Severity.INFO,
+            "which Lua job_submit_lua.so links cannot be told",
+            "luasocket must be installed for that version",
+        )
+    elif not lua.has_socket:
+        yield Finding(
+            "luasocket",
+            Severity.ERROR,
+            f"there is no luasocket for Lua {lua.version}, which job_submit_lua.so links",
+            "the plugin cannot reach the service, so it lets every job pass unadvised",
+            "apt-get install lua-socket" if lua.version in ("5.1", "5.2", "5.3", "5.4") else "install luasocket",
+        )
+    else:
+        yield Finding("lua", Severity.OK, f"job_submit/lua links Lua {lua.version}, and luasocket is there for it")
+
+
+def _resources(site: Site) -> Iterator[Finding]:
+    if site.get("SelectType") != "select/cons_tres":
+        yield Finding(
+            "select-type",
+            Severity.ERROR,
+            f"SelectType is {site.get('SelectType') or 'not set'}",
+            "Slurm allocates GPUs as such only with cons_tres",
+            "SelectType=select/cons_tres",
+        )
+    counts_memory = "MEMORY" in site.get("SelectTypeParameters").upper()
+    has_default = any(site.get(key).isdecimal() for key in ("DefMemPerCPU", "DefMemPerNode"))
+    bare = [p.name for p in site.partitions if not p.has_default_memory]
+    if counts_memory and not has_default and bare:
+        yield Finding(
+            "default-memory",
+            Severity.WARNING,
+            f"no DefMemPerCPU or DefMemPerNode for {', '.join(bare)}",
+            "a job that does not say --mem takes the whole node's memory and blocks its other GPUs",
+            "DefMemPerCPU=4096",
+        )
+    yield from _gpus(site)
+
+
+def _gpus(site: Site) -> Iterator[Finding]:
+    with_gpus = [n for n in site.nodes if n.gpus]
+    if not with_gpus:
+        yield Finding(
+            "gpus",
+            Severity.WARNING,
+            "no node has GPUs",
+            "slurm-rl orders and places GPU jobs; without gres/gpu it can only order by time and CPUs",
+            "GresTypes=gpu\nNodeName=… Gres=gpu:a100:8",
+        )
+        return
+    untyped = [n.name for n in with_gpus if "" in n.gpus]
+    if untyped:
+        yield Finding(
+            "gpu-types",
+            Severity.WARNING,
+            f"GPUs without a type on {_some(untyped)}",
+            "speeds and placement go by GPU type",
+            f"NodeName={untyped[0]} Gres=gpu:TYPE:{next(n for n in with_gpus if n.name == untyped[0]).gpus['']}",
+        )
+    types = sorted({kind for n in with_gpus for kind in n.gpus if kind})
+    plain = [n for n in with_gpus if not {k for k in n.gpus if k} <= {f.lower() for f in n.features}]
+    if len(types) > 1 and plain:
+        kind = next(k for k in plain[0].gpus if k not in {f.lower() for f in plain[0].features})
+        yield Finding(
+            "gpu-features",
+            Severity.WARNING,
+            f"nodes without their GPU type as a feature: {_some([n.name for n in plain])}",
+            "a job that takes any GPU is steered by Features= and Prefer=, which name features",
+            f"NodeName={plain[0].name} Features={','.join([*plain[0].features, kind])}",
+        )
+    tracked = set(site.options("AccountingStorageTRES"))
+    missing = [t for t in ["gres/gpu", *(f"gres/gpu:{kind}" for kind in types)] if t not in tracked]
+    if site.get("AccountingStorageType") != "accounting_storage/slurmdbd":
+        yield Finding(
+            "accounting",
+            Severity.WARNING,
+            "there is no accounting database",
+            "without it there is no fairshare, and no history to learn run times from",
+            "AccountingStorageType=accounting_storage/slurmdbd",
+        )
+    elif missing:
+        yield Finding(
+            "accounting-tres",
+            Severity.WARNING,
+            f"AccountingStorageTRES lacks {', '.join(missing)}",
+            "the history then does not say which GPUs a job had",
+            f"AccountingStorageTRES={','.join(['gres/gpu', *(f'gres/gpu:{kind}' for kind in types)])}",
+        )
+    else:
+        yield Finding("gpus", Severity.OK, f"{len(with_gpus)} nodes with GPUs of the types {', '.join(types)}")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _rights(site: Site) -> Iterator[Finding]:
+    operator = site.admin_level in ("Operator", "Administrator", "Admin")
+    if not site.superuser and not operator:
+        yield Finding(
+            "rights",
+            Severity.ERROR,
+            f"{site.user} is neither root, SlurmUser nor an operator",
+            "only those may set SiteFactor; shadow mode needs no rights",
+            f"sacctmgr modify user {site.user} set AdminLevel=Operator",
+        )
+    else:
+        level = "superuser" if site.superuser else site.admin_level
+        yield Finding("rights", Severity.OK, f"{site.user} may change jobs ({level})")
+    hidden = [o for o in site.options("PrivateData") if o in ("jobs", "nodes", "partitions", "usage", "accounts")]
+    if hidden and not site.superuser and not operator:
+        yield Finding(
+            "private-data",
+            Severity.ERROR,
+            f"PrivateData hides {', '.join(hidden)} from {site.user}",
+            "what we cannot see we cannot order",
+            f"sacctmgr modify user {site.user} set AdminLevel=Operator",
+        )
+    limits = [o for o in site.options("SlurmctldParameters") if o.startswith("rl_enable")]
+    if limits and not site.superuser:
+        yield Finding(
+            "rate-limit",
+            Severity.WARNING,
+            "SlurmctldParameters has rl_enable",
+            "each update is a request; operators are limited in them, root and SlurmUser are not",
+            "run slurm-rl as SlurmUser",
+        )
+
+
+CHECKS: tuple[Check, ...] = (_release, _health, _priority, _scheduler, _submit_plugin, _resources, _rights)
+
+
+def unreachable(error: str) -> Finding:
+    """The finding when Slurm does not answer."""
+    return Finding(
+        "reachable",
+        Severity.ERROR,
+        f"Slurm does not answer: {error}",
+        "nothing else about the site can be checked",
+        "scontrol ping; check SLURM_CONF, munged and slurmctld",
+    )
+
+
+def examine_socket(socket: SocketFile) -> Finding:
+    """The service's socket: whoever may write to it may ask, and whoever may write to its directory may replace it."""
+    if not socket.exists:
+        return Finding(
+            "socket",
+            Severity.INFO,
+            f"{socket.path} is not there",
+            "the service is not running, so submissions pass unadvised",
+            "systemctl start slurm-rl",
+        )
+    if not socket.is_socket:
+        return Finding(
+            "socket",
+            Severity.ERROR,
+            f"{socket.path} is not a socket",
+            "the service cannot listen there",
+            f"rm {socket.path}; systemctl restart slurm-rl",
+        )
+    if socket.directory_mode & 0o022:
+        return Finding(
+            "socket",
+            Severity.ERROR,
+            f"others may write to the directory of {socket.path} (mode {socket.directory_mode:o})",
+            "they could put their own socket there and answer slurmctld in our place",
+            f"chmod 0755 {socket.path.rpartition('/')[0]}",
+        )
+    if socket.mode & 0o002:
+        return Finding(
+            "socket",
+            Severity.WARNING,
+            f"anybody may write to {socket.path} (mode {socket.mode:o})",
+            "any user could ask the service as if it were slurmctld, and use up its time",
+            f"chmod 0660 {socket.path}",
+        )
+    return Finding("socket", Severity.OK, f"{socket.path} is writable for its owner and group only")
