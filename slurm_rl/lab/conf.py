@@ -136,7 +136,7 @@ def slurm_conf(spec: LabSpec, ports: Ports, host: str) -> str:
         ]
     names = ",".join(name for c in spec.nodes for name in c.names())
     lines.append(f"PartitionName=batch Nodes={names} Default=YES MaxTime=INFINITE DefaultTime=60 State=UP")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *spec.extra_conf]) + "\n"
 
 
 def gres_conf(spec: LabSpec) -> str:

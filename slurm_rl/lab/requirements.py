@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 from slurm_rl.errors import EnvironmentMissing
 from slurm_rl.slurm.release import Release, parse_release
@@ -63,10 +62,3 @@ def installed_release(slurmctld: str) -> Release:
     """The release of the installed slurmctld."""
     said = subprocess.run([slurmctld, "-V"], capture_output=True, text=True, timeout=10, check=False)
     return parse_release(said.stdout or said.stderr)
-
-
-def plugin_file() -> Path | None:
-    """job_submit.lua, from the source tree or from the installed package."""
-    package = Path(__file__).resolve().parent.parent
-    candidates = (package / "_data" / "plugin", package.parent / "plugin")
-    return next((c / "job_submit.lua" for c in candidates if (c / "job_submit.lua").is_file()), None)

@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import importlib.util
-import re
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from slurm_rl.errors import EnvironmentMissing
-from slurm_rl.lab import requirements
 from slurm_rl.lab.conf import write
 from slurm_rl.lab.spec import PluginMode
+from slurm_rl.slurm import plugin
+from slurm_rl.slurm.lua import find_lua
 
 
 def check() -> None:
     """Refuses early when this installation has no service or no plugin to run."""
-    if requirements.plugin_file() is None:
-        raise EnvironmentMissing("lab up --plugin: plugin/job_submit.lua is not installed; start the lab without it")
+    if not (plugin.source_dir() / plugin.ENTRY).is_file():
+        raise EnvironmentMissing(f"lab up --plugin: {plugin.ENTRY} is not installed; start the lab without --plugin")
     if importlib.util.find_spec("slurm_rl.cli.serve") is None:
-        raise EnvironmentMissing("lab up --plugin: this installation has no `slurm-rl serve`; start the lab without it")
+        raise EnvironmentMissing("lab up --plugin: this installation has no slurm-rl serve; start the lab without it")
 
 
 def configure(directory: Path, mode: PluginMode) -> None:
-    """Places the plugin's Lua files beside slurm.conf, where slurmctld looks, and writes the service's settings."""
-    script = requirements.plugin_file()
-    if script is None:
-        raise EnvironmentMissing("plugin/job_submit.lua is not installed")
-    for lua in script.parent.glob("*.lua"):
-        shutil.copy(lua, directory / lua.name)
-    settings = directory / "slurm_rl_settings.lua"
-    write(settings, re.sub(r'socket = "[^"]*"', f'socket = "{socket_path(directory)}"', settings.read_text()))
+    """Installs the plugin beside slurm.conf, where slurmctld looks for it, and writes the service's settings."""
+    plugin.install(directory, find_lua([]), socket=socket_path(directory))
     write(
         directory / "slurm-rl.toml",
         f'mode = "{mode.value}"\n'

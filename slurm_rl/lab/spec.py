@@ -50,6 +50,7 @@ class LabSpec:
     nodes: tuple[NodeClass, ...] = field(default_factory=lambda: parse_nodes(DEFAULT_NODES))
     accounting: bool = False
     plugin: PluginMode = PluginMode.OFF
+    extra_conf: tuple[str, ...] = ()  # lines for slurm.conf, after all others
     run_nodes: bool = True  # False declares the nodes and starts no slurmd: for measuring large queues
 
     def node_count(self) -> int:
