@@ -19,6 +19,10 @@ Progress = Callable[[str, int, int], None]  # what is being done, bytes done, by
 _GZIP, _XZ, _ZSTD = b"\x1f\x8b", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
 _SUFFIXES = (".gz", ".xz", ".zst")
 _BLOCK = 1 << 24
+TABLES = (
+    "pai_job_table pai_task_table openb_pod_list cluster_job_log job_events task_events collection_events "
+    "instance_events"
+).split()  # files of a directory that some reader reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +58,12 @@ def trace_name(path: Path) -> str:
 def load(path: Path, progress: Progress | None = None) -> tuple[dict[str, bytes], str, bool]:
     """The stored bytes by file name, the sha256 over all of them, and whether the path is a directory."""
     if path.is_dir():
-        paths = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
-        if not paths:
-            raise InputError("the directory holds no files", file=str(path))
-        stored = {p.name: _read(p, progress) for p in paths}
+        found = {str(p.relative_to(path)): p for p in (*path.glob("*"), *path.glob("*/*")) if p.is_file()}
+        # Published traces come with gigabytes of usage samples in the same directory.
+        wanted = sorted(n for n in found if any(t in f"{path.name}/{n}" for t in TABLES) and not n.endswith(".header"))
+        if not wanted:
+            raise InputError("the directory holds no known table", file=str(path), remedy="known: " + ", ".join(TABLES))
+        stored = {f"{path.name}/{n}": _read(found[n], progress) for n in wanted}
         digest = hashlib.sha256()
         for name, raw in stored.items():
             digest.update(f"{name}\0{len(raw)}\0".encode())

@@ -22,9 +22,12 @@ _BLOCK = 1 << 16
 
 
 def sniff(head: str) -> bool:
-    """True for a header that is meant as ours, complete or not."""
-    names = _header(head)
-    return "," in head.split("\n", 1)[0] and len(set(names) & {*NATIVE_COLUMNS, *OPTIONAL_COLUMNS}) >= 3
+    return set(_REQUIRED) <= set(_header(head))
+
+
+def resembles(head: str) -> bool:
+    """True for a header that is meant as ours but lacks a column; asked when no format matches."""
+    return len(set(_header(head)) & {*NATIVE_COLUMNS, *OPTIONAL_COLUMNS}) >= 3
 
 
 def read(source: Source) -> Trace:

@@ -11,6 +11,7 @@ from types import ModuleType
 
 from slurm_rl.errors import InputError, unknown_name
 from slurm_rl.traces import cache as kept
+from slurm_rl.traces import native
 from slurm_rl.traces.files import Progress, Source, load, source_of, trace_name
 from slurm_rl.traces.trace import Trace
 
@@ -18,6 +19,15 @@ from slurm_rl.traces.trace import Trace
 FORMATS: dict[str, str] = {
     "native": "slurm_rl.traces.native",
     "swf": "slurm_rl.traces.swf",
+    "sacct": "slurm_rl.traces.sacct",
+    "sacct-json": "slurm_rl.traces.sacct_json",
+    "helios": "slurm_rl.traces.helios",
+    "philly": "slurm_rl.traces.philly",
+    "rltune": "slurm_rl.traces.rltune",
+    "pai": "slurm_rl.traces.pai",
+    "openb": "slurm_rl.traces.openb",
+    "google": "slurm_rl.traces.google",
+    "arrivals": "slurm_rl.traces.arrivalcsv",
 }
 _HEAD = 1 << 16
 
@@ -82,6 +92,8 @@ def detect(source: Source) -> str:
                 return name
         elif module.sniff(head):
             return name
+    if not source.is_directory and native.resembles(head):
+        return "native"  # whose reader says which column is missing
     first = next((line for line in head.splitlines() if line.strip()), "")[:60]
     raise source.error(
         f"unknown trace format; the first line is {first!r}",

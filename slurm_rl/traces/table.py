@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,13 @@ import numpy.typing as npt
 from slurm_rl.traces.files import Source
 from slurm_rl.traces.trace import Floats, Ints, Labels, Note
 
+if TYPE_CHECKING:
+    import pandas as pd  # slow to import; not needed when the cache answers
+
 KEPT_LINES = 5  # line numbers named per kind of problem
 LARGEST = 1e15  # beyond this no time, size or count is meant seriously
 _BLOCK = 1 << 20
+_NO_TIME = ("", "Unknown", "None", "none", "N/A", "null", "NULL", "nan", "-1")
 Mask = npt.NDArray[np.bool_]
 
 
@@ -31,6 +35,7 @@ class Layout:
     numbers: tuple[str, ...] = ()
     wholes: tuple[str, ...] = ()  # numbers that are mostly whole; parsed faster, rounded where they are not
     labels: tuple[str, ...] = ()
+    times: tuple[str, ...] = ()  # dates (read as UTC where no zone is given) or Unix seconds
     ids: tuple[str, ...] = ()  # whole numbers where all of them are, else strings
     separator: str = ","  # " " is any white space
     comment: str = ""
@@ -44,11 +49,20 @@ class Screen:
         self.source, self.keep, self._line_of = source, np.ones(count, dtype=bool), line_of
         self.notes: list[Note] = []
         self.lost = 0  # rows that never became table rows
+        self.skipped = 0
 
     def lose(self, what: str, lines: list[int]) -> None:
         """Counts lines that could not be split into fields and numbers."""
         self.lost += len(lines)
         self.notes.append(Note(what, len(lines), tuple(lines[:KEPT_LINES]), dropped=True))
+
+    def skip(self, rows: Mask, what: str) -> None:
+        """Leaves out rows that are no jobs, or no jobs that ran; they are not bad."""
+        rows = rows & self.keep
+        if rows.any():
+            self.note(rows, what, dropped=True)
+            self.keep &= ~rows
+            self.skipped += int(rows.sum())
 
     def drop(self, bad: Mask, what: str) -> None:
         """Drops rows, unless another reason dropped them before."""
@@ -69,13 +83,14 @@ class Screen:
         """The notes; an error when nothing is left, or more rows are bad than good."""
         total = len(self.keep) + self.lost
         dropped = [n for n in self.notes if n.dropped]
-        bad = self.lost + len(self.keep) - int(self.keep.sum())
+        bad = self.lost + len(self.keep) - int(self.keep.sum()) - self.skipped
         if total == 0:
             raise self.source.error("no jobs in the file", remedy="is this the right file?")
-        if bad * 2 > total:
+        if bad * 2 > total or (not self.keep.any() and dropped):
             worst = max(dropped, key=lambda n: n.rows)
+            bad = max(bad, worst.rows)
             raise self.source.error(
-                f"{bad} of {total} rows are bad, most of them: {worst.what}",
+                f"{bad} of {total} rows cannot be used, most of them: {worst.what}",
                 line=worst.lines[0] if worst.lines else None,
                 remedy="give the right --format or mend the file",
             )
@@ -110,6 +125,14 @@ class Table:
             self.screen.drop(values < low, f"{name} is {'negative' if low == 0 else f'below {low:g}'}")
             self.screen.drop(np.abs(values) > LARGEST, f"{name} is out of range")
         return values
+
+    def time(self, name: str) -> Floats:
+        """A column of times in Unix seconds, NaN where blank; rows with an unreadable one are dropped."""
+        if name not in self.numbers:
+            return np.full(self.count, np.nan)
+        values = self.numbers[name]
+        self.screen.drop(np.isinf(values), f"{name} is not a time")
+        return np.where(np.isinf(values), np.nan, values)
 
     def seconds(self, name: str) -> Ints:
         """A column of times, rounded half up to whole seconds, -1 where blank."""
@@ -148,7 +171,7 @@ def parse(source: Source, raw: bytes, layout: Layout) -> Table:
             screen.lose(what, where)
     return Table(
         count,
-        numbers={n: columns[n] for n in layout.numbers},
+        numbers={n: columns[n] for n in (*layout.numbers, *layout.times)},
         labels={n: _labels(columns[n]) for n in layout.labels},
         ids={n: columns[n] for n in layout.ids},
         screen=screen,
@@ -187,6 +210,7 @@ def _columns(raw: bytes, layout: Layout, whole_ids: Mapping[str, bool], wholes: 
     dtypes: dict[str, Any] = dict.fromkeys(layout.names, np.float32) if layout.separator == " " else {}
     dtypes |= dict.fromkeys(layout.numbers, np.float64) | dict.fromkeys(layout.labels, "category")
     dtypes |= dict.fromkeys(layout.wholes, wholes)
+    dtypes |= dict.fromkeys(layout.times, object)
     dtypes |= {name: np.int64 if whole_ids[name] else object for name in layout.ids}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -216,9 +240,25 @@ def _columns(raw: bytes, layout: Layout, whole_ids: Mapping[str, bool], wholes: 
             if values.dtype == object:
                 values = np.array([v if isinstance(v, str) else "" for v in values.tolist()], dtype=object)
             columns[name] = values
+        elif name in layout.times:
+            columns[name] = unix_seconds(series)
         elif name in layout.numbers or name in layout.wholes:
             columns[name] = series.to_numpy(copy=True)
     return columns
+
+
+def unix_seconds(texts: pd.Series[Any]) -> Floats:
+    """Dates or Unix seconds as numbers; NaN for a word that means none, infinity for what cannot be read."""
+    import pandas as pd
+
+    blank = texts.isna() | texts.isin(_NO_TIME)
+    numbers = pd.to_numeric(texts.where(~blank), errors="coerce")
+    if not bool((numbers.isna() & ~blank).any()):
+        return np.asarray(numbers.to_numpy(dtype=np.float64))
+    dates = pd.to_datetime(texts.where(~blank), errors="coerce", utc=True, format="ISO8601").dt.tz_localize(None)
+    milliseconds = dates.to_numpy().astype("datetime64[ms]").astype(np.int64)
+    unread = dates.isna().to_numpy()
+    return np.where(blank.to_numpy(), np.nan, np.where(unread, np.inf, milliseconds / 1000.0))
 
 
 def _separator(raw: bytes, layout: Layout) -> str:

@@ -1,0 +1,154 @@
+"""Turns Slurm's accounting records, however they were read, into the jobs of a trace."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_rl.traces.assemble import assemble
+from slurm_rl.traces.table import Screen
+from slurm_rl.traces.trace import Floats, Labels, Trace
+
+_UNITS = {"K": 1024.0**-2, "M": 1024.0**-1, "G": 1.0, "T": 1024.0, "P": 1024.0**2}
+_GPU = re.compile(r"gres[/:]gpu(?::(?P<type>[^=:,]+))?[=:](?P<count>\d+)")
+_NOT_DONE = ("RUNNING", "PENDING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "STAGE_OUT")
+
+
+@dataclass(slots=True)
+class Records:
+    """Accounting records as columns, one row a record; times in Unix seconds, NaN and "" where unknown."""
+
+    job_id: list[str]  # as sacct's JobID: 12, 12_3 (array task), 12+1 (part of a heterogeneous job), 12.batch (step)
+    submit: Floats
+    start: Floats
+    elapsed: Floats
+    limit: Floats  # seconds
+    nodes: Floats
+    cpus: Floats
+    mem_gb: Floats  # of the whole job
+    gpus: Floats
+    gpu_type: Labels
+    user: Labels
+    account: Labels
+    partition: Labels
+    qos: Labels
+    state: Labels
+    name: Labels
+    priority: Floats
+    number: npt.NDArray[np.int64] | None = None  # JobIDRaw, unique where `job_id` of an array task is text
+    meta: dict[str, object] = field(default_factory=dict)
+
+
+def jobs_of(records: Records, screen: Screen) -> Trace:
+    """One job a row: steps and jobs that never ran are left out, requeued runs and heterogeneous parts merged.
+
+    A requeued job counts once, from its first submission, with the run time and state of its last run: the earlier
+    runs were cut short by Slurm and did not bring it nearer to its end. A heterogeneous job is one job that needs the
+    sum of its parts. An array task is a job of its own.
+    """
+    ids = records.job_id
+    screen.skip(np.array(["." in i for i in ids], dtype=bool), "job steps belong to their job")
+    state = records.state
+    undone = np.isin(state.codes, [c for c, name in enumerate(state.names) if name in _NOT_DONE])
+    screen.skip(undone, "not finished: its run time is unknown")
+    with np.errstate(invalid="ignore"):
+        screen.skip(np.isnan(records.start) & ~(records.elapsed > 0), "never started")
+        screen.drop(records.elapsed < 0, "Elapsed is negative")
+    _merge_requeues(records, screen)
+    _merge_parts(records, screen)
+    numeric = records.number if records.number is not None else whole_ids(ids)
+    limit = np.where(records.limit > 0, records.limit, -1.0)
+    return assemble(
+        screen,
+        records.submit,
+        records.elapsed,
+        absolute=True,
+        job_id=numeric if numeric is not None else np.array(ids, dtype=object),
+        time_limit=limit,
+        num_gpus=np.nan_to_num(records.gpus),
+        gpu_type=records.gpu_type,
+        num_nodes=np.nan_to_num(records.nodes),
+        cpus=records.cpus,
+        mem_gb=records.mem_gb,
+        user=records.user,
+        group=records.account,
+        vc=records.partition,
+        qos=records.qos,
+        status=records.state,
+        job_name=records.name,
+        priority=records.priority,
+        meta=records.meta,
+    )
+
+
+def whole_ids(ids: list[str]) -> npt.NDArray[np.int64] | None:
+    """The ids as whole numbers, if all that are no steps are."""
+    heads = [i.partition(".")[0] for i in ids]
+    return np.array(heads, dtype=np.int64) if all(h.isdigit() for h in heads) else None
+
+
+def _merge_requeues(records: Records, screen: Screen) -> None:
+    rows: dict[str, list[int]] = {}
+    for row in np.flatnonzero(screen.keep).tolist():
+        rows.setdefault(records.job_id[row], []).append(row)
+    earlier = np.zeros(len(screen.keep), dtype=bool)
+    for runs in rows.values():
+        if len(runs) > 1:
+            runs.sort(key=lambda r: (records.submit[r], records.start[r]))
+            records.submit[runs[-1]] = records.submit[runs[0]]
+            earlier[runs[:-1]] = True
+    screen.skip(earlier, "earlier runs of requeued jobs: the last run counts, from the first submission")
+
+
+def _merge_parts(records: Records, screen: Screen) -> None:
+    parts: dict[str, list[int]] = {}
+    for row in np.flatnonzero(screen.keep).tolist():
+        head, plus, _ = records.job_id[row].partition("+")
+        if plus:
+            parts.setdefault(head, []).append(row)
+    merged = np.zeros(len(screen.keep), dtype=bool)
+    for rows in parts.values():
+        leader, others = rows[0], rows[1:]
+        for values in (records.gpus, records.nodes, records.cpus, records.mem_gb):
+            values[leader] = np.nansum(values[rows])
+        records.elapsed[leader] = np.max(records.elapsed[rows])
+        kinds = {c for c in records.gpu_type.codes[rows].tolist() if c >= 0}
+        records.gpu_type.codes[leader] = kinds.pop() if len(kinds) == 1 else -1
+        merged[others] = True
+    screen.skip(merged, "parts of heterogeneous jobs: added to their first part")
+
+
+def gpus_of(tres: str) -> tuple[int, str]:
+    """The number of GPUs in a TRES or GRES list, and their type where one is named."""
+    plain, typed = 0, dict[str, int]()
+    for match in _GPU.finditer(tres):
+        if match["type"]:
+            typed[match["type"]] = typed.get(match["type"], 0) + int(match["count"])
+        else:
+            plain = max(plain, int(match["count"]))
+    # gres/gpu=4 counts what gres/gpu:a100=4 says again.
+    return max(plain, sum(typed.values())), "|".join(typed) if len(typed) == 1 else ""
+
+
+def gigabytes(text: str) -> float:
+    """`16G`, `1024M`, `500000K` or a plain number of megabytes, in GB; NaN where there is none."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTP]?)B?", text, re.IGNORECASE)
+    return float(match[1]) * _UNITS[match[2].upper() or "M"] if match else float("nan")
+
+
+def tres_value(tres: str, key: str) -> str:
+    """The text after `key=` in a TRES list."""
+    match = re.search(rf"(?:^|,){key}=([^,]+)", tres)
+    return match[1] if match else ""
+
+
+def duration(text: str) -> float:
+    """Seconds in `D-HH:MM:SS`, `HH:MM:SS`, `MM:SS` (with fractions); NaN where there is no limit or no such text."""
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?", text)
+    if not match:
+        return float("nan")
+    days, hours, minutes, seconds = (int(g or 0) for g in match.groups())
+    return days * 86_400.0 + hours * 3600 + minutes * 60 + seconds
