@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,8 +128,12 @@ def _listeners_below(directory: Path) -> set[int]:
     return {pid for pid in _all_pids() if inodes & set(_open_files(pid))}
 
 
-def _open_files(pid: int) -> list[str]:
+def _open_files(pid: int) -> Iterator[str]:
+    directory = PROC / str(pid) / "fd"
     try:
-        return [os.readlink(entry) for entry in os.scandir(PROC / str(pid) / "fd")]
+        numbers = os.listdir(directory)
     except OSError:
-        return []
+        return  # it ended meanwhile
+    for number in numbers:
+        with contextlib.suppress(OSError):
+            yield os.readlink(directory / number)

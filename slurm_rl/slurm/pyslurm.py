@@ -149,7 +149,7 @@ def job(j: Any, factors: Mapping[int, PriorityFactors]) -> SlurmJob:
         submit_time=j.submit_time,
         eligible_time=j.eligible_time,
         start_time=j.start_time,
-        end_time=j.end_time,
+        end_time=None if j.time_limit is None else j.end_time,
         time_limit=None if j.time_limit is None else int(j.time_limit) * 60,
         nodes=j.num_nodes or 1,
         cpus=j.cpus or 1,

@@ -77,11 +77,10 @@ def gpus_in_gres(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     if text in _ABSENT:
         return found
-    for item in _GRES_SEPARATOR.split(text):
+    for item in _GRES_SEPARATOR.split(text.replace(":(null)", "")):
         match = _GPU.fullmatch(item.strip())
         if match is not None:
             kind = (match["type"] or UNTYPED).lower()
-            kind = UNTYPED if kind in ("(null)", "null") else kind
             found[kind] = found.get(kind, 0) + int(match["count"] or 1)
     return found
 
