@@ -5,29 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
+from trace_builders import a_file, jobs
 
 from slurm_rl.errors import InputError
 from slurm_rl.traces.read import read_trace
-from slurm_rl.traces.trace import Note, Trace
-
-
-def a_file(folder: Path, name: str, *lines: str) -> Path:
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
-
-
-def jobs(trace: Trace, *fields: str) -> list[tuple[object, ...]]:
-    """The named columns, row by row; NaN as None."""
-    columns = []
-    for field in fields:
-        values = getattr(trace, field)
-        rows = values.tolist() if isinstance(values, np.ndarray) else values.strings()
-        columns.append([None if isinstance(v, float) and np.isnan(v) else v for v in rows])
-    return list(zip(*columns, strict=True))
+from slurm_rl.traces.trace import Note
 
 
 class TestHelios:
