@@ -87,6 +87,42 @@ def info(
 
 @app.command(
     epilog="Examples:\n\n"
+    "slurm-rl traces convert cluster_log.csv helios.csv.gz\n\n"
+    "slurm-rl traces convert site.csv.gz site.swf.gz\n\n"
+    "slurm-rl traces convert openb_pod_list_default.csv pods.csv.gz --nodes-from openb_node_list_all_node.csv"
+    " --cluster-out pods.cluster.json"
+)
+def convert(
+    trace: Annotated[Path, typer.Argument(help="Trace file, or a directory of tables.")],
+    out: Annotated[Path, typer.Argument(help="Trace to write: .swf is SWF, anything else native CSV.")],
+    format_name: Format = None,
+    cpus_per_gpu: Mapping = None,
+    time_limits: Annotated[bool, typer.Option("--time-limits", help="Synthesise the limits that are missing.")] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the synthesised limits.")] = 0,
+    nodes_from: Annotated[Path | None, typer.Option("--nodes-from", help="Published node list to convert too.")] = None,
+    cluster_out: Annotated[Path | None, typer.Option("--cluster-out", help="Cluster file to write from it.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Convert a trace of any known format to native CSV or SWF, and say what was left out."""
+    from slurm_rl.domain.cluster import write_cluster
+    from slurm_rl.errors import InputError
+    from slurm_rl.traces.limits import with_time_limits
+    from slurm_rl.traces.nodelists import read_nodes
+
+    if (nodes_from is None) != (cluster_out is None):
+        raise InputError("--nodes-from and --cluster-out go together")
+    read = _read(trace, format_name, cpus_per_gpu)
+    if time_limits:
+        read = with_time_limits(read, seed)
+    cluster = read_nodes(nodes_from) if nodes_from else None
+    lost = _write(read, out)
+    if cluster and cluster_out:
+        write_cluster(cluster, cluster_out)
+    _print(read, cluster, as_json, out=str(out), could_not_hold=lost)
+
+
+@app.command(
+    epilog="Examples:\n\n"
     "slurm-rl traces generate --out demo.csv.gz --cluster-out demo.cluster.json --seed 1\n\n"
     "slurm-rl traces generate --out b.csv --cluster-out b.json --regime bursty-x2-g8\n\n"
     "slurm-rl traces generate --out like.csv.gz --like site.csv.gz --cluster site.cluster.json --load 1.1"
@@ -113,10 +149,12 @@ def generate(
     from slurm_rl.traces import regimes
     from slurm_rl.traces.generate import Workload
     from slurm_rl.traces.generate import generate as make
+    from slurm_rl.traces.like import distances, imitate
 
     if sum(x is not None for x in (like, regime)) > 1 or (cluster and nodes):
         raise InputError("--like and --regime, and --cluster and --nodes, exclude each other")
     where = read_cluster(cluster) if cluster else regimes.nodes(nodes) if nodes else None
+    more: dict[str, object] = {}
     changes: dict[str, Any] = {
         k: v
         for k, v in {"jobs": jobs, "days": days, "load": load, "shape": shape, "users": users}.items()
@@ -128,13 +166,57 @@ def generate(
         workload, named = regimes.regime(regime, jobs=jobs or 2000, seed=seed)
         where = where or named
         trace = make(_changed(workload, changes), where)
+    elif like:
+        if shape or users or max_gpus:
+            raise InputError("--shape, --users and --max-gpus do not go with --like: they come from the trace")
+        source = _read(like, None)
+        trace = imitate(source, seed=seed, jobs=jobs, days=days, load=load, cluster=where)
+        more["distances"] = distances(source, trace)
     else:
         where = where or regimes.nodes(regimes.DEFAULT_NODES)
         trace = make(_changed(Workload(seed=seed), changes), where)
     lost = _write(trace, out)
     if cluster_out and where:
         write_cluster(where, cluster_out)
-    _print(trace, where, as_json, out=str(out), could_not_hold=lost)
+    _print(trace, where, as_json, out=str(out), could_not_hold=lost, **more)
+
+
+@app.command(
+    epilog="Examples:\n\n"
+    "slurm-rl traces perturb t.csv.gz noisy.csv.gz --apply arrival-noise=0.1 --apply burst=2 --seed 3\n\n"
+    "slurm-rl traces perturb t.csv.gz same.csv.gz --apply capacity-dip=0.2 --cluster c.json --outages-out dips.csv"
+)
+def perturb(
+    trace: Annotated[Path, typer.Argument(help="Trace file, or a directory of tables.")],
+    out: Annotated[Path, typer.Argument(help="Trace to write.")],
+    apply: Annotated[list[str], typer.Option("--apply", help="KIND=LEVEL, several are applied in order")],
+    seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same bytes.")] = 0,
+    cluster: Annotated[Path | None, typer.Option("--cluster", help="Cluster file, for capacity-dip.")] = None,
+    outages_out: Annotated[Path | None, typer.Option("--outages-out", help="CSV of node outages to write.")] = None,
+    format_name: Format = None,
+    as_json: AsJson = False,
+) -> None:
+    """Distort a trace.
+
+    Kinds: arrival-noise (gaps vary by LEVEL), duration (run times vary), phase-shift (days), burst (times as fast at
+    the start of each hour), estimate-error (limits vary), drift (run times grow), capacity-dip (share of nodes gone
+    for two hours twice a day; written to --outages-out).
+    """
+    from slurm_rl.domain.cluster import read_cluster
+    from slurm_rl.errors import InputError
+    from slurm_rl.traces import perturb as distort
+
+    steps = [distort.Step.parse(text) for text in apply]
+    dips = [s for s in steps if s.kind == distort.DIP]
+    if bool(dips) != bool(outages_out and cluster) or len(dips) > 1:
+        raise InputError("one capacity-dip, --cluster and --outages-out go together")
+    where = read_cluster(cluster) if cluster else None
+    changed = distort.perturb(_read(trace, format_name), steps, seed)
+    lost = _write(changed, out)
+    if dips and where and outages_out:
+        outages = distort.capacity_dips(where, *changed.span(), dips[0].level, seed)
+        distort.write_outages(outages, outages_out)
+    _print(changed, where, as_json, out=str(out), could_not_hold=lost)
 
 
 def _changed(workload: Any, changes: dict[str, Any]) -> Any:
