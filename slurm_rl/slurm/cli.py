@@ -53,11 +53,13 @@ class CliClient:
         if read_nodes is None:
             asked["nodes"] = ("scontrol", "-o", "-d", "show", "node")
         if read_jobs is None and release.known:
-            asked["squeue"] = ("squeue", "-h", "-a", "-t", _STATES, "-O", text.squeue_format(mark))
+            # --array-unique: else squeue merges an array's separate pending records into one line.
+            wanted = text.squeue_format(mark)
+            asked["squeue"] = ("squeue", "-h", "-a", "--array-unique", "-t", _STATES, "-O", wanted)
             if "enable" in text.setting(config, "ScronParameters"):
                 asked["cron"] = ("scontrol", "-o", "show", "job")
         elif read_jobs is None:  # what text a later release prints is not known; JSON names its fields
-            asked["json"] = ("squeue", "-a", "-t", _STATES, "--json")
+            asked["json"] = ("squeue", "-a", "--json")
         if text.setting(config, "PriorityType") == "priority/multifactor":
             asked["sprio"] = ("sprio", "-h", "-o", text.factor_format(mark))
         if text.setting(config, "AccountingStorageType") == "accounting_storage/slurmdbd":
@@ -67,7 +69,8 @@ class CliClient:
         if read_jobs is not None:
             jobs = read_jobs(factors)
         elif "json" in said:
-            jobs = jsonform.jobs(said["json"].encode(), factors)
+            every = jsonform.jobs(said["json"].encode(), factors)  # some releases ignore -t here
+            jobs = [j for j in every if j.pending or j.running]
         else:
             jobs = text.jobs(said["squeue"], mark, factors, text.cron_jobs(said.get("cron", "")))
         return SlurmState(
@@ -133,10 +136,6 @@ class CliClient:
             else:
                 settled.append(result)
         return settled
-
-    def jobs_as_json(self) -> list[SlurmJob]:
-        """The jobs through `squeue --json`: slower, used for releases whose text we do not know."""
-        return jsonform.jobs(self.commands.run("squeue", "-a", "-t", _STATES, "--json").encode(), {})
 
     def history(self, start: float, end: float) -> list[HistoryJob]:
         mark = separator()

@@ -1,0 +1,94 @@
+"""Real Slurms for the tests: one small lab per worker with accounting, and private ones for tests that break things."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_rl.lab import requirements
+from slurm_rl.lab.lab import Lab, up
+from slurm_rl.lab.spec import LabSpec, parse_nodes
+from slurm_rl.slurm.cli import CliClient
+
+LabFactory = Callable[..., Lab]
+
+
+@pytest.fixture(scope="session")
+def slurm_installed() -> None:
+    """Skips where Slurm or root is absent; fails in CI, where they must be there."""
+    problem = ""
+    if missing := requirements.missing(accounting=True):
+        problem = f"needs the packages {' '.join(missing)}"
+    elif os.geteuid() != 0:
+        problem = "needs root"
+    if problem and os.environ.get("CI") == "true":
+        pytest.fail(problem)
+    if problem:
+        pytest.skip(problem)
+
+
+def _factory() -> Iterator[LabFactory]:
+    """Starts labs in short, world-readable directories, and ends them whatever the tests did."""
+    directories: list[Path] = []
+
+    def start(nodes: str = "a100:8*1,t4:4*1", **options: Any) -> Lab:
+        # Not tmp_path: it is too long for unix sockets, and other users may not enter it.
+        directory = Path(tempfile.mkdtemp(prefix="srl-lab-"))
+        directory.chmod(0o755)
+        directories.append(directory)
+        return up(LabSpec(directory=directory, nodes=parse_nodes(nodes), **options))
+
+    try:
+        yield start
+    finally:
+        for directory in directories:
+            if (directory / "lab.json").exists():
+                from slurm_rl.lab.lab import attach
+
+                attach(directory).down()
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def session_labs(slurm_installed: None) -> Iterator[LabFactory]:
+    yield from _factory()
+
+
+@pytest.fixture
+def start_lab(slurm_installed: None) -> Iterator[LabFactory]:
+    """Starts private labs that end with the test: `start_lab("a100:8*2", accounting=True)`."""
+    yield from _factory()
+
+
+@pytest.fixture(scope="session")
+def shared_lab(session_labs: LabFactory) -> Lab:
+    return session_labs("a100:8*2,v100:8*2,t4:4*2", accounting=True)
+
+
+@pytest.fixture
+def slurm(shared_lab: Lab) -> Iterator[Lab]:
+    """The shared lab with an empty queue, before and after the test."""
+    empty_queue(shared_lab)
+    yield shared_lab
+    empty_queue(shared_lab)
+
+
+@pytest.fixture
+def client(slurm: Lab) -> CliClient:
+    return CliClient(slurm.slurm_conf)
+
+
+def empty_queue(lab: Lab) -> None:
+    """Cancels every job and waits until its nodes are free again."""
+    lab.run("scancel", "--user=root", "--quiet")
+    deadline = time.monotonic() + 20
+    while lab.run("squeue", "-h", "-o", "%i").strip():
+        assert time.monotonic() < deadline, "jobs do not go away"
+        time.sleep(0.1)
