@@ -94,7 +94,7 @@ def info(
 )
 def convert(
     trace: Annotated[Path, typer.Argument(help="Trace file, or a directory of tables.")],
-    out: Annotated[Path, typer.Argument(help="Trace to write: .swf is SWF, anything else native CSV.")],
+    out: Annotated[Path, typer.Argument(help="Trace to write: .swf is SWF, all else is native CSV.")],
     format_name: Format = None,
     cpus_per_gpu: Mapping = None,
     time_limits: Annotated[bool, typer.Option("--time-limits", help="Synthesise the limits that are missing.")] = False,
@@ -217,6 +217,66 @@ def perturb(
         outages = distort.capacity_dips(where, *changed.span(), dips[0].level, seed)
         distort.write_outages(outages, outages_out)
     _print(changed, where, as_json, out=str(out), could_not_hold=lost)
+
+
+@app.command(
+    "from-slurm",
+    epilog="Examples:\n\n"
+    "slurm-rl traces from-slurm --out site.csv.gz --cluster-out site.cluster.json --since 2026-01-01\n\n"
+    "slurm-rl traces from-slurm --out shared.csv.gz --since 2026-01-01 --until 2026-02-01 --partition gpu --anonymise",
+)
+def from_slurm(
+    out: Annotated[Path, typer.Option("--out", help="Trace to write.")],
+    since: Annotated[str, typer.Option("--since", help="First day or moment, as 2026-01-31 or 2026-01-31T08:00.")],
+    until: Annotated[str | None, typer.Option("--until", help="End of the time range; now unless given.")] = None,
+    cluster_out: Annotated[Path | None, typer.Option("--cluster-out", help="Cluster file of the nodes of now.")] = None,
+    partition: Annotated[list[str] | None, typer.Option("--partition", help="Only these partitions.")] = None,
+    anonymise: Annotated[bool, typer.Option("--anonymise", help="Hash users, accounts and job names.")] = False,
+    salt: Annotated[str | None, typer.Option("--salt", help="Secret for the hashes; a random one by default.")] = None,
+    conf: Annotated[Path | None, typer.Option("--conf", help="slurm.conf of the cluster, if not the default.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Pull a site's finished jobs from its accounting database with sacct.
+
+    Steps, jobs that never ran and jobs still running are left out and counted. A requeued job counts once, with its
+    last run. An array task is a job. The parts of a heterogeneous job are added up to one job.
+    """
+    import secrets
+    import time
+
+    from slurm_rl.domain.cluster import write_cluster
+    from slurm_rl.errors import InputError
+    from slurm_rl.slurm.cli import CliClient
+    from slurm_rl.traces.site import anonymised, history_trace, site_cluster
+
+    if salt is not None and not anonymise:
+        raise InputError("--salt goes with --anonymise")
+    start, end = _moment(since, "--since"), _moment(until, "--until") if until else time.time()
+    client = CliClient(conf)
+    wanted = [p for text in partition or [] for p in text.split(",")]
+    state = client.snapshot()
+    trace = history_trace(client.history(start, end), state.cluster or "site", wanted)
+    if anonymise:
+        trace = anonymised(trace, salt if salt is not None else secrets.token_hex(16))
+    cluster, mixed = site_cluster(state.nodes, state.cluster or "site", wanted)
+    more: dict[str, object] = {"out": str(out), "could_not_hold": _write(trace, out)}
+    if mixed:
+        more["nodes_with_several_gpu_types"] = mixed
+    if cluster_out:
+        write_cluster(cluster, cluster_out)
+    _print(trace, cluster, as_json, **more)
+
+
+def _moment(text: str, option: str) -> float:
+    """Local time as Unix seconds."""
+    from datetime import datetime
+
+    from slurm_rl.errors import InputError
+
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise InputError(f"not a date: {text!r}", field=option, remedy="write 2026-01-31 or 2026-01-31T08:00") from None
 
 
 def _changed(workload: Any, changes: dict[str, Any]) -> Any:

@@ -94,8 +94,9 @@ def _longer(trace: Trace, factor: Floats) -> Trace:
 
 def _phase(trace: Trace, level: float, generator: np.random.Generator) -> Trace:
     first, last = trace.span()
-    length = max(last - first, 1)
-    return _moved(trace, first + (trace.submit_time - first + level * DAY) % length)
+    length = last - first + 1
+    shifted: Floats = (trace.submit_time - first + level * DAY).astype(np.float64)
+    return _moved(trace, first + shifted % length)
 
 
 def _burst(trace: Trace, level: float, generator: np.random.Generator) -> Trace:
@@ -105,7 +106,7 @@ def _burst(trace: Trace, level: float, generator: np.random.Generator) -> Trace:
 
 def _estimates(trace: Trace, level: float, generator: np.random.Generator) -> Trace:
     known = trace.time_limit > 0
-    wished = trace.time_limit * np.exp(level * generator.standard_normal(len(trace)))
+    wished: Floats = trace.time_limit.astype(np.float64) * np.exp(level * generator.standard_normal(len(trace)))
     return replace(trace, time_limit=np.where(known, typed_limits(trace.run_time, wished), trace.time_limit))
 
 

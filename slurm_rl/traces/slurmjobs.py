@@ -58,6 +58,8 @@ def jobs_of(records: Records, screen: Screen) -> Trace:
         screen.skip(np.isnan(records.start) & ~(records.elapsed > 0), "never started")
         screen.drop(records.elapsed < 0, "Elapsed is negative")
     _merge_requeues(records, screen)
+    cut_short = [c for c, name in enumerate(state.names) if name == "REQUEUED"]
+    screen.skip(np.isin(state.codes, cut_short), "requeued and not finished since")
     _merge_parts(records, screen)
     numeric = records.number if records.number is not None else whole_ids(ids)
     limit = np.where(records.limit > 0, records.limit, -1.0)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_rl.traces.files import Source, write_file
-from slurm_rl.traces.native import kept, number, repeated
+from slurm_rl.traces.native import kept, repeated
 from slurm_rl.traces.table import LARGEST, Layout, parse
 from slurm_rl.traces.trace import Ints, Labels, Trace
 
@@ -127,6 +127,8 @@ def write_swf(trace: Trace, path: str | Path) -> list[str]:
     lost = []
     if (trace.num_gpus > 0).any():
         lost.append("GPUs and their types (SWF counts processors only)")
+    if (trace.cpus != np.ceil(trace.cpus))[trace.cpus > 0].any():
+        lost.append("fractions of processors (rounded up)")
     for field in ("deadline", "priority", "job_name"):
         values = getattr(trace, field)
         known = values.codes >= 0 if isinstance(values, Labels) else ~np.isnan(values) & (values != -1)
@@ -157,12 +159,12 @@ def _blocks(trace: Trace) -> Iterator[bytes]:
     known = [codes.get(n, 0 if n in ("TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY") else -1) for n in trace.status.names]
     status = np.array([*known, -1], dtype=np.int64)[trace.status.codes]
     ids = trace.job_id if trace.job_id.dtype == np.int64 else np.arange(1, len(trace) + 1, dtype=np.int64)
-    cpus = np.where(trace.cpus > 0, trace.cpus, np.where(trace.num_gpus > 0, np.ceil(trace.num_gpus), 1.0))
+    cpus = np.ceil(np.where(trace.cpus > 0, trace.cpus, np.maximum(trace.num_gpus, 1.0)))
     memory = np.where(trace.mem_gb >= 0, np.round(trace.mem_gb * _KB_PER_GB / cpus), -1)
     users, groups, queues, partitions = map(numbered, (trace.user, trace.group, trace.qos, trace.vc))
     for a in range(0, len(trace), _BLOCK):
         rows = slice(a, a + _BLOCK)
-        procs = [number(float(v)) for v in cpus[rows].tolist()]
+        procs = [int(v) for v in cpus[rows].tolist()]
         yield "".join(
             f"{i} {s} -1 {r} {p} -1 -1 {p} {t} {int(m)} {st} {u} {g} -1 {q} {v} -1 -1\n"
             for i, s, r, p, t, m, st, u, g, q, v in zip(
