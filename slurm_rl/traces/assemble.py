@@ -8,14 +8,19 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_rl.traces.files import Source
-from slurm_rl.traces.table import Layout, Screen, whole
+from slurm_rl.traces.table import LARGEST, Layout, Screen, whole
 from slurm_rl.traces.trace import Floats, Labels, Trace, make_trace
 
 
 def assemble(screen: Screen, submit: Floats, run: Floats, *, absolute: bool, **columns: object) -> Trace:
     """A trace of the kept rows; `absolute` times become seconds from the first submit, with the origin in `meta`."""
+    bounds = {"time_limit": LARGEST, "num_nodes": 2.0**31 - 1, "num_gpus": LARGEST, "cpus": LARGEST, "mem_gb": LARGEST}
     with np.errstate(invalid="ignore"):
         screen.drop(run < 0, "it ends before it starts")
+        screen.drop((np.abs(submit) > LARGEST) | (run > LARGEST), "a time is out of range")
+        for name, bound in bounds.items():
+            if name in columns:
+                screen.drop(np.asarray(columns[name]) > bound, f"{name} is out of range")
     screen.drop(np.isnan(submit), "the submit time is unknown")
     screen.drop(np.isnan(run), "the run time is unknown")
     notes = screen.finish()
@@ -58,9 +63,10 @@ def renamed(labels: Labels, names: dict[str, str]) -> Labels:
 
 def header_of(source: Source, raw: bytes, separator: str = ",") -> tuple[str, ...]:
     """The names in the first line, in lower case."""
-    line = raw.split(b"\n", 1)[0].decode("utf-8", errors="replace").rstrip("\r")
-    names = tuple(n.strip().lower() for n in next(csv.reader([line], delimiter=separator), []))
-    twice = sorted({n for n in names if n and names.count(n) > 1})
+    first = raw[: 1 << 16].decode("utf-8", errors="replace").splitlines()[:1]
+    fields = next(csv.reader(first, delimiter=separator), [])
+    names = tuple(n.strip().lower() or f"column {i}" for i, n in enumerate(fields))  # `sacct -p` ends with a bar
+    twice = sorted({n for n in names if names.count(n) > 1})
     if twice:
         raise source.error(f"the header names {twice[0]!r} twice", line=1, field=twice[0])
     return names

@@ -132,7 +132,7 @@ def _rows(raw: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
     if raw.lstrip()[:1] == b"{":
         yield from _json_rows(raw.split(b"\n"))
         return
-    lines = io.StringIO(raw.decode("utf-8", errors="replace"))
+    lines = io.StringIO(raw.decode("utf-8", errors="replace"), newline=None)
     first = lines.readline()
     if "collection_id" in first:
         names, offset = [n.strip() for n in first.strip().split(",")], 1

@@ -57,7 +57,8 @@ def read(source: Source) -> Trace:
 
 
 def _header(head: str) -> list[str]:
-    return [n.strip() for n in next(csv.reader([head.split("\n", 1)[0].rstrip("\r")]), [])]
+    fields = next(csv.reader(head.splitlines()[:1]), [])
+    return [n.strip() or f"column {i}" for i, n in enumerate(fields)]
 
 
 def _trace(table: Table) -> Trace:

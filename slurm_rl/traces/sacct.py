@@ -31,8 +31,6 @@ def sniff(head: str) -> bool:
 def read(source: Source) -> Trace:
     """Reads the records; GPUs, CPUs and memory are what was requested, else what was allocated."""
     names = header_of(source, source.raw, "|")
-    # `sacct -p` ends every line with a bar, which makes one more, empty, column.
-    names = tuple(n or f"column {i}" for i, n in enumerate(names))
     for wanted in (("jobid", "jobidraw"), ("submit",), ("elapsed", "elapsedraw", "end"), ("state",)):
         if not set(wanted) & set(names):
             raise source.error(f"the header lacks the column {wanted[0]!r}", line=1, remedy=f"export with {_COMMAND}")

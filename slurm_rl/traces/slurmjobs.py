@@ -89,7 +89,7 @@ def jobs_of(records: Records, screen: Screen) -> Trace:
 def whole_ids(ids: list[str]) -> npt.NDArray[np.int64] | None:
     """The ids as whole numbers, if all that are no steps are."""
     heads = [i.partition(".")[0] for i in ids]
-    return np.array(heads, dtype=np.int64) if all(h.isdigit() for h in heads) else None
+    return np.array(heads, dtype=np.int64) if all(h.isdigit() and len(h) < 19 for h in heads) else None
 
 
 def _merge_requeues(records: Records, screen: Screen) -> None:

@@ -123,8 +123,9 @@ class Table:
         values = self.number(name)
         with np.errstate(invalid="ignore"):
             self.screen.drop(values < low, f"{name} is {'negative' if low == 0 else f'below {low:g}'}")
-            self.screen.drop(np.abs(values) > LARGEST, f"{name} is out of range")
-        return values
+            beyond = np.abs(values) > LARGEST
+            self.screen.drop(beyond, f"{name} is out of range")
+        return np.where(beyond, np.nan, values) if beyond.any() else values
 
     def time(self, name: str) -> Floats:
         """A column of times in Unix seconds, NaN where blank; rows with an unreadable one are dropped."""
@@ -164,7 +165,8 @@ def parse(source: Source, raw: bytes, layout: Layout) -> Table:
         scan = _Scan(raw, layout)
         lines = scan.lines
         columns = _columns(scan.clean, layout, scan.whole_ids, np.float64)
-    count = len(next(iter(columns.values()))) if columns else 0
+    first = next(iter(columns.values()))
+    count = len(first.codes if isinstance(first, Labels) else first)
     screen = Screen(source, count, line_of)
     if scan:
         for what, where in scan.bad.items():
@@ -172,7 +174,7 @@ def parse(source: Source, raw: bytes, layout: Layout) -> Table:
     return Table(
         count,
         numbers={n: columns[n] for n in (*layout.numbers, *layout.times)},
-        labels={n: _labels(columns[n]) for n in layout.labels},
+        labels={n: columns[n] for n in layout.labels},
         ids={n: columns[n] for n in layout.ids},
         screen=screen,
         wholes={n: v if (v := columns[n]).dtype == np.int64 else whole(v, blank=-1) for n in layout.wholes},
@@ -208,7 +210,7 @@ def _columns(raw: bytes, layout: Layout, whole_ids: Mapping[str, bool], wholes: 
     import pandas as pd
 
     dtypes: dict[str, Any] = dict.fromkeys(layout.names, np.float32) if layout.separator == " " else {}
-    dtypes |= dict.fromkeys(layout.numbers, np.float64) | dict.fromkeys(layout.labels, "category")
+    dtypes |= dict.fromkeys(layout.numbers, np.float64) | dict.fromkeys(layout.labels, object)
     dtypes |= dict.fromkeys(layout.wholes, wholes)
     dtypes |= dict.fromkeys(layout.times, object)
     dtypes |= {name: np.int64 if whole_ids[name] else object for name in layout.ids}
@@ -234,7 +236,9 @@ def _columns(raw: bytes, layout: Layout, whole_ids: Mapping[str, bool], wholes: 
     for name in list(dtypes):
         series = frame.pop(name)
         if name in layout.labels:
-            columns[name] = series.array  # a Categorical, read by _labels
+            # Not dtype "category": pandas would take the name 007 for the number 7.
+            codes, uniques = pd.factorize(series)
+            columns[name] = Labels(codes.astype(np.int32), tuple(map(str, uniques)))
         elif name in layout.ids:
             values = series.to_numpy()
             if values.dtype == object:
@@ -270,24 +274,6 @@ def _separator(raw: bytes, layout: Layout) -> str:
     return r"\s+" if uneven else " "
 
 
-def _labels(values: object) -> Labels:
-    """Labels from a pandas Categorical, names in order of first appearance."""
-    import pandas as pd
-
-    assert isinstance(values, pd.Categorical)  # noqa: S101 - narrows the type
-    names = [str(c) for c in values.categories]
-    codes = np.asarray(values.codes, dtype=np.int32)
-    if not names:
-        return Labels.blank(len(codes))
-    first = np.full(len(names) + 1, len(codes), dtype=np.int64)  # the last slot takes the blanks' code -1
-    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
-    order = np.argsort(first[:-1], kind="stable")
-    rank = np.empty(len(names) + 1, dtype=np.int32)
-    rank[order] = np.arange(len(names), dtype=np.int32)
-    rank[-1] = -1
-    return Labels(rank[codes], tuple(names[i] for i in order))
-
-
 def _split(raw: bytes, layout: Layout) -> Iterator[tuple[int, list[str]]]:
     """Line numbers (from 1) and fields of the data rows."""
     lines = io.StringIO(raw.decode("utf-8", errors="replace"), newline=None)
@@ -300,7 +286,13 @@ def _split(raw: bytes, layout: Layout) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader(lines, delimiter=layout.separator)
     if layout.header:
         next(reader, None)
-    for fields in reader:
+    while True:
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error:  # a quote without end, or a field of megabytes
+            fields = ["unreadable"]
         if fields and fields != [""]:
             yield reader.line_num, fields
 
@@ -344,7 +336,10 @@ class _Scan:
         writer = csv.writer(out, delimiter=layout.separator, lineterminator="\n")
         if layout.header:
             writer.writerow(layout.names)
-        number_at = [(layout.names.index(n), n) for n in (*layout.numbers, *layout.wholes)]
+        wanted = (*layout.numbers, *layout.wholes)
+        if layout.separator == " ":  # nothing but numbers there, wanted or not
+            wanted = tuple(n for n in layout.names if n not in layout.ids)
+        number_at = [(layout.names.index(n), n) for n in wanted]
         id_at = [(layout.names.index(n), n) for n in layout.ids]
         for line, fields in _split(block, layout):
             problem = _problem(fields, layout, number_at)
@@ -363,13 +358,15 @@ def _problem(fields: list[str], layout: Layout, number_at: list[tuple[int, str]]
         return f"{len(fields)} fields, expected {len(layout.names)}"
     for at, name in number_at:
         text = fields[at] = fields[at].strip()
-        if text or name in layout.wholes:
+        if text:
             try:
                 value = float(text)
             except ValueError:
                 return f"{name} is not a number"
             if math.isnan(value) or "_" in text:
                 return f"{name} is not a number"
+        elif name in layout.wholes:
+            return f"{name} is blank"
     return ""
 
 
@@ -385,7 +382,7 @@ def _blocks(raw: bytes) -> Iterator[bytes]:
 
 def _data_lines(raw: bytes, layout: Layout) -> Ints:
     """Line numbers (from 1) of the rows of a text."""
-    if b'"' in raw or not raw:
+    if b'"' in raw or not raw or raw.count(b"\r") != raw.count(b"\r\n"):
         return np.array([line for line, _ in _split(raw, layout)], dtype=np.int64)
     bytes_ = np.frombuffer(raw, dtype=np.uint8)
     steps = range(0, len(raw), 1 << 24)  # in steps, since a comparison takes as much memory as what it compares
