@@ -6,6 +6,7 @@ import os
 import random
 import secrets
 import socket
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,7 @@ def write(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def write_all(spec: LabSpec, ports: Ports, release: Release) -> None:
-    """Every file the daemons read, and the empty files that stand for GPUs."""
+    """Every file the daemons read, and the device files that stand for GPUs."""
     directory = spec.directory
     for name in ("log", "run", "spool", "state", "dev"):
         (directory / name).mkdir(exist_ok=True)
@@ -63,13 +64,21 @@ def write_all(spec: LabSpec, ports: Ports, release: Release) -> None:
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))
     for index in range(max(c.gpus for c in spec.nodes)):
-        (directory / "dev" / f"nvidia{index}").touch()
+        _make_device(directory / "dev" / f"nvidia{index}")
     write(directory / "slurm.conf", slurm_conf(spec, ports, socket.gethostname().split(".")[0]))
     write(directory / "gres.conf", gres_conf(spec))
     if release >= _CGROUP_DISABLED_SINCE:
         write(directory / "cgroup.conf", "CgroupPlugin=disabled\n")
     if spec.accounting:
         write(directory / "slurmdbd.conf", slurmdbd_conf(spec, ports), mode=0o600)  # slurmdbd refuses any other mode
+
+
+def _make_device(path: Path) -> None:
+    """A fake GPU: a twin of /dev/null, so that jobs get CUDA_VISIBLE_DEVICES; where that is forbidden, an empty file."""
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    except PermissionError:
+        path.touch()
 
 
 def slurm_conf(spec: LabSpec, ports: Ports, host: str) -> str:
@@ -140,7 +149,7 @@ def slurm_conf(spec: LabSpec, ports: Ports, host: str) -> str:
 
 
 def gres_conf(spec: LabSpec) -> str:
-    """Fake GPUs: Slurm wants a device file for each, and empty files do."""
+    """Fake GPUs: Slurm wants a device file for each."""
     return "".join(
         f"NodeName={','.join(c.names())} Name=gpu Type={c.gpu_type} File={_devices(spec, c.gpus)}\n"
         for c in spec.nodes

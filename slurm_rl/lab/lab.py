@@ -279,7 +279,10 @@ class _Starter:
         return self._try("sacctmgr", "-n", "-P", "show", "cluster")
 
     def _slurmctld_answers(self) -> bool:
-        return self._try("scontrol", "show", "config")
+        try:
+            return " UP" in self._output("scontrol", "ping")  # unlike other commands, it does not wait for a dead one
+        except SlurmError:
+            return False
 
     def _nodes_idle(self) -> bool:
         said = self._output("sinfo", "-h", "-N", "-o", "%N %T")
