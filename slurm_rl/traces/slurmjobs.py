@@ -93,8 +93,11 @@ def whole_ids(ids: list[str]) -> npt.NDArray[np.int64] | None:
 
 
 def _merge_requeues(records: Records, screen: Screen) -> None:
+    kept = np.flatnonzero(screen.keep).tolist()
+    if len({records.job_id[row] for row in kept}) == len(kept):
+        return
     rows: dict[str, list[int]] = {}
-    for row in np.flatnonzero(screen.keep).tolist():
+    for row in kept:
         rows.setdefault(records.job_id[row], []).append(row)
     earlier = np.zeros(len(screen.keep), dtype=bool)
     for runs in rows.values():
@@ -107,10 +110,9 @@ def _merge_requeues(records: Records, screen: Screen) -> None:
 
 def _merge_parts(records: Records, screen: Screen) -> None:
     parts: dict[str, list[int]] = {}
-    for row in np.flatnonzero(screen.keep).tolist():
-        head, plus, _ = records.job_id[row].partition("+")
-        if plus:
-            parts.setdefault(head, []).append(row)
+    for row, job_id in enumerate(records.job_id):
+        if "+" in job_id and screen.keep[row]:
+            parts.setdefault(job_id.partition("+")[0], []).append(row)
     merged = np.zeros(len(screen.keep), dtype=bool)
     for rows in parts.values():
         leader, others = rows[0], rows[1:]
@@ -149,8 +151,13 @@ def tres_value(tres: str, key: str) -> str:
 
 def duration(text: str) -> float:
     """Seconds in `D-HH:MM:SS`, `HH:MM:SS`, `MM:SS` (with fractions); NaN where there is no limit or no such text."""
-    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?", text)
-    if not match:
+    days, dash, clock = text.rpartition("-")
+    try:
+        parts = [int(p) for p in clock.partition(".")[0].split(":")]
+        seconds = 86_400.0 * int(days) if dash else 0.0
+    except ValueError:
         return float("nan")
-    days, hours, minutes, seconds = (int(g or 0) for g in match.groups())
-    return days * 86_400.0 + hours * 3600 + minutes * 60 + seconds
+    if len(parts) not in (2, 3):
+        return float("nan")
+    hours, minutes, rest = (0, *parts)[-3:]
+    return seconds + hours * 3600 + minutes * 60 + rest

@@ -256,9 +256,10 @@ def unix_seconds(texts: pd.Series[Any]) -> Floats:
     import pandas as pd
 
     blank = texts.isna() | texts.isin(_NO_TIME)
-    numbers = pd.to_numeric(texts.where(~blank), errors="coerce")
-    if not bool((numbers.isna() & ~blank).any()):
-        return np.asarray(numbers.to_numpy(dtype=np.float64))
+    some = texts[~blank].head(1).to_list()
+    if not some or some[0].isdigit():
+        numbers = pd.to_numeric(texts.where(~blank), errors="coerce").to_numpy(dtype=np.float64)
+        return np.where(blank.to_numpy() | ~np.isnan(numbers), numbers, np.inf)
     dates = pd.to_datetime(texts.where(~blank), errors="coerce", utc=True, format="ISO8601").dt.tz_localize(None)
     milliseconds = dates.to_numpy().astype("datetime64[ms]").astype(np.int64)
     unread = dates.isna().to_numpy()

@@ -129,3 +129,71 @@ def test_lines_are_right_wherever_blocks_are_cut(tmp_path: Path, monkeypatch: py
     (note,) = trace.notes
     assert (note.rows, note.lines) == (7, (8, 15, 22, 29, 36))
     assert trace.job_id.tolist() == [i for i in range(1, 50) if i % 7]
+
+
+SAMPLES = {
+    "native": HEADER.decode() + "1,0,10,,1,A,,,,u,,,\n2,0,10,5,1,A,1,2,3,u,g,v,s\n" * 3,
+    "swf": "; MaxProcs: 3\n1 0 5 222 80 -1 -1 -1 14400 1048576 1 3 4 -1 2 1 -1 -1\n" * 4,
+    "sacct": "JobID|JobIDRaw|Submit|Start|End|Elapsed|Timelimit|State|ReqTRES\n"
+    + "1|1|2024-03-01T10:00:00|2024-03-01T10:05:00|2024-03-01T11:05:30|01:00:30|1-00:00:00|COMPLETED|gres/gpu:a=2\n"
+    * 3,
+    "sacct-json": '{"meta":{},"jobs":[{"job_id":7,"state":{"current":"COMPLETED"},"time":{"elapsed":90,'
+    '"submission":1700,"start":1701,"limit":60},"tres":{"requested":[{"type":"cpu","name":null,"count":8}],"allocated":[]}}]}',
+    "helios": "job_id,user,vc,jobname,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue\n"
+    + "7,uA,vcX,t,8,16,1,COMPLETED,2020-06-09 18:41:01,2020-06-09 18:41:11,2020-06-09 18:42:11,60,10\n" * 3,
+    "philly": '[{"status":"Pass","vc":"v","jobid":"a","attempts":[{"start_time":"2017-10-07 01:12:00","end_time":'
+    '"2017-10-07 01:13:00","detail":[{"ip":"m","gpus":["g"]}]}],"submitted_time":"2017-10-07 01:00:00","user":"u"}]',
+    "rltune": "c936,2693235,-1,2612,1,-1,-1,-1,-1,29.296875,1,-1,-1,-1,0,-1,-1,-1,1\n" * 3,
+    "pai": "j1,worker,2.0,Terminated,110.0,500.0,600.0,29.0,50.0,T4\n" * 3,
+    "openb": "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,"
+    "scheduled_time\n" + "p0,12000,16384,1,1000,,LS,Running,0,12537496,0\n" * 3,
+    "google": "600000000,,11,0,,0,uA,2,9,0.25,0.1,0.001,0\n610000000,,11,0,4,1,uA,2,9,0.25,0.1,0.001,0\n"
+    "700500000,,11,0,4,4,uA,2,9,0.25,0.1,0.001,0\n",
+    "arrivals": "arrival_time,runtime,gpus,priority\n" + "0.5,10.4,2,1\n" * 3,
+}
+BITS = [
+    b'"',
+    b",",
+    b"|",
+    b"\n",
+    b"\r",
+    b"\0",
+    b"\xff",
+    b"-",
+    b"nan",
+    b"inf",
+    b"1e400",
+    b"9" * 20,
+    b"{}",
+    b"null",
+    b" ",
+    b";",
+]
+edits = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 8), st.sampled_from(BITS)), min_size=1, max_size=5)
+
+
+@settings(max_examples=300, deadline=None)
+@given(name=st.sampled_from(sorted(SAMPLES)), edits=edits, told=st.booleans())
+def test_mangled_files_of_every_format_are_refused_or_read(
+    name: str, edits: list[tuple[int, int, bytes]], told: bool
+) -> None:
+    raw = bytearray(SAMPLES[name].encode())
+    for at, length, bit in edits:
+        start = at % (len(raw) + 1)
+        raw[start : start + length] = bit
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x"
+        path.write_bytes(bytes(raw))
+        options = {"cpus_per_gpu": 0.2} if name == "google" else {}
+        try:
+            read_trace(path, cache=False, format=name if told else None, **options)
+        except InputError:
+            return
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+def test_every_format_is_recognised(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "x"
+    path.write_text(SAMPLES[name])
+    trace = read_trace(path, cache=False, **({"cpus_per_gpu": 0.2} if name == "google" else {}))
+    assert trace.meta["format"] == name
