@@ -56,7 +56,7 @@ def _records(table: Table) -> Records:
     gpu_columns = (*tres, "reqgres", "allocgres")
     gpus = _first(*(_positive(_each(table, n, lambda s: float(gpus_of(s)[0]))) for n in gpu_columns))
     text = "jobid" if "jobid" in table.ids else "jobidraw"
-    raw_ids = [str(i) for i in table.ids["jobidraw"].tolist()] if "jobidraw" in table.ids else None
+    raw_ids = table.ids.get("jobidraw")
     return Records(
         job_id=[str(i) for i in table.ids[text].tolist()],
         submit=submit,
@@ -76,7 +76,7 @@ def _records(table: Table) -> Records:
         state=renamed(table.label("state"), {n: n.partition(" ")[0] for n in table.label("state").names}),
         name=table.label("jobname"),
         priority=_each(table, "priority", _count),
-        number=whole_ids(raw_ids) if raw_ids else None,
+        number=None if raw_ids is None else whole_ids(raw_ids),
     )
 
 

@@ -61,14 +61,15 @@ def jobs_of(records: Records, screen: Screen) -> Trace:
     cut_short = [c for c, name in enumerate(state.names) if name == "REQUEUED"]
     screen.skip(np.isin(state.codes, cut_short), "requeued and not finished since")
     _merge_parts(records, screen)
-    numeric = records.number if records.number is not None else whole_ids(ids)
+    texts = np.array(ids, dtype=object)
+    numeric = records.number if records.number is not None else whole_ids(texts)
     limit = np.where(records.limit > 0, records.limit, -1.0)
     return assemble(
         screen,
         records.submit,
         records.elapsed,
         absolute=True,
-        job_id=numeric if numeric is not None else np.array(ids, dtype=object),
+        job_id=numeric if numeric is not None else texts,
         time_limit=limit,
         num_gpus=np.nan_to_num(records.gpus),
         gpu_type=records.gpu_type,
@@ -86,9 +87,11 @@ def jobs_of(records: Records, screen: Screen) -> Trace:
     )
 
 
-def whole_ids(ids: list[str]) -> npt.NDArray[np.int64] | None:
-    """The ids as whole numbers, if all that are no steps are."""
-    heads = [i.partition(".")[0] for i in ids]
+def whole_ids(ids: npt.NDArray[np.int64] | npt.NDArray[np.object_]) -> npt.NDArray[np.int64] | None:
+    """The ids as whole numbers, those of steps as their job's; None if one is no number."""
+    if ids.dtype == np.int64:
+        return ids.astype(np.int64, copy=False)
+    heads = [i.partition(".")[0] for i in ids.tolist()]
     return np.array(heads, dtype=np.int64) if all(h.isdigit() and len(h) < 19 for h in heads) else None
 
 
