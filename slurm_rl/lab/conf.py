@@ -74,7 +74,7 @@ def write_all(spec: LabSpec, ports: Ports, release: Release) -> None:
 
 
 def _make_device(path: Path) -> None:
-    """A fake GPU: a twin of /dev/null, so that jobs get CUDA_VISIBLE_DEVICES; where that is forbidden, an empty file."""
+    """A fake GPU: a twin of /dev/null, so that jobs get CUDA_VISIBLE_DEVICES; else, if forbidden, an empty file."""
     try:
         os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
     except PermissionError:

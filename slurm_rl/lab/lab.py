@@ -15,6 +15,7 @@ from pathlib import Path
 from slurm_rl.errors import InputError, SlurmError
 from slurm_rl.lab import conf, processes, requirements, service, state
 from slurm_rl.lab.spec import LabSpec, PluginMode, check_directory
+from slurm_rl.slurm.command import not_installed
 
 _START_SECONDS = 60.0
 
@@ -39,17 +40,22 @@ class Lab:
 
     def run(self, *command: str, stdin: str | None = None, user: str | None = None, timeout: float = 60.0) -> str:
         """Runs one of Slurm's commands in the lab and returns what it printed."""
-        done = subprocess.run(
-            command,
-            env=self.env(),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-            user=user,
-            cwd=self.directory,
-        )
+        try:
+            done = subprocess.run(
+                command,
+                env=self.env(),
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                check=False,
+                user=user,
+                cwd=self.directory,
+            )
+        except FileNotFoundError:
+            raise not_installed(command[0]) from None
+        except subprocess.TimeoutExpired:
+            raise SlurmError(f"{command[0]}: no answer within {timeout:g} s") from None
         if done.returncode != 0:
             raise SlurmError(f"{command[0]}: {(done.stderr or done.stdout).strip()}")
         return done.stdout

@@ -50,8 +50,10 @@ class CliClient:
         config = self.config()
         release = parse_release(config["SLURM_VERSION"])
         asked: dict[str, Sequence[str]] = {"partitions": ("scontrol", "-o", "-a", "show", "partition")}
-        if read_nodes is None:
+        if read_nodes is None and release.known:
             asked["nodes"] = ("scontrol", "-o", "-d", "show", "node")
+        elif read_nodes is None:
+            asked["nodes as json"] = ("scontrol", "show", "nodes", "--json")
         if read_jobs is None and release.known:
             # --array-unique: else squeue merges an array's separate pending records into one line.
             wanted = text.squeue_format(mark)
@@ -59,7 +61,7 @@ class CliClient:
             if "enable" in text.setting(config, "ScronParameters"):
                 asked["cron"] = ("scontrol", "-o", "show", "job")
         elif read_jobs is None:  # what text a later release prints is not known; JSON names its fields
-            asked["json"] = ("squeue", "-a", "--json")
+            asked["jobs as json"] = ("squeue", "-a", "--json")
         if text.setting(config, "PriorityType") == "priority/multifactor":
             asked["sprio"] = ("sprio", "-h", "-o", text.factor_format(mark))
         if text.setting(config, "AccountingStorageType") == "accounting_storage/slurmdbd":
@@ -68,18 +70,24 @@ class CliClient:
         factors = text.factors(said["sprio"], mark) if "sprio" in said else {}
         if read_jobs is not None:
             jobs = read_jobs(factors)
-        elif "json" in said:
-            every = jsonform.jobs(said["json"].encode(), factors)  # some releases ignore -t here
+        elif "jobs as json" in said:
+            every = jsonform.jobs(said["jobs as json"].encode(), factors)  # some releases ignore -t here
             jobs = [j for j in every if j.pending or j.running]
         else:
             jobs = text.jobs(said["squeue"], mark, factors, text.cron_jobs(said.get("cron", "")))
+        if read_nodes is not None:
+            nodes = read_nodes()
+        elif "nodes" in said:
+            nodes = text.nodes(said["nodes"])
+        else:
+            nodes = jsonform.nodes(said["nodes as json"].encode())
         return SlurmState(
             taken=taken,
             spread=time.monotonic() - began,
             release=release,
             cluster=text.setting(config, "ClusterName"),
             jobs=tuple(jobs),
-            nodes=tuple(read_nodes() if read_nodes is not None else text.nodes(said["nodes"])),
+            nodes=tuple(nodes),
             partitions=tuple(text.partitions(said["partitions"])),
             weights=text.weights(config),
             fairshare=text.fairshare(said.get("sshare", "")),

@@ -173,4 +173,5 @@ def records(output: str, fields: Sequence[str], mark: str) -> Iterator[dict[str,
 
 def key_values(line: str) -> Mapping[str, str]:
     """scontrol's one-line records, `Key=value Key=value …`; of a value that holds spaces, its first word."""
-    return dict(word.split("=", 1) for word in line.split() if "=" in word)
+    # The first of equal keys wins: texts that people write (Reason, Comment) come last.
+    return dict(word.split("=", 1) for word in reversed(line.split()) if "=" in word)

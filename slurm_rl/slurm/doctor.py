@@ -83,12 +83,13 @@ def _priority(site: Site) -> Iterator[Finding]:
             "PriorityWeightAge=1000\nPriorityWeightFairshare=10000\nPriorityWeightJobSize=1000",
         )
     elif site.weights.age == 0:
+        ignored = site.get("PriorityWeightAge") not in ("", "0")
         yield Finding(
             "weight-age",
             Severity.WARNING,
-            "PriorityWeightAge is 0",
+            "PriorityWeightAge is ignored: there is no accounting database" if ignored else "PriorityWeightAge is 0",
             "Slurm's own ageing is what lifts an old job when slurm-rl is not running",
-            "PriorityWeightAge=1000",
+            "AccountingStorageType=accounting_storage/slurmdbd" if ignored else "PriorityWeightAge=1000",
         )
     else:
         yield Finding("weights", Severity.OK, f"the priority weights sum up to {site.weights.total}")

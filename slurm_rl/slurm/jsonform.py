@@ -1,4 +1,6 @@
-"""Reads `squeue --json` and `sinfo --json` of every release family into the same plain data.
+"""Reads Slurm's JSON about jobs and nodes, of every release family, into the same plain data.
+
+It names its fields, so it is what we read of a release whose text we do not know; for known ones text is faster.
 
 openapi v0.0.36–38 (22.05) has plain numbers and null; data_parser v0.0.40 and later wrap numbers as
 {set, infinite, number}, turn states into lists, and write GRES as gres/gpu.

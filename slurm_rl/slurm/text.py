@@ -253,17 +253,19 @@ def setting(values: Mapping[str, str], name: str) -> str:
 
 
 def weights(values: Mapping[str, str]) -> PriorityWeights:
-    """Priority weights from the configuration."""
+    """The priority weights that are in effect."""
 
     def number(name: str) -> int:
         text = setting(values, f"PriorityWeight{name}")
         return int(text) if text.isdecimal() else 0
 
+    # Slurm goes on showing these two, but ignores them without the accounting database.
+    with_database = setting(values, "AccountingStorageType") == "accounting_storage/slurmdbd"
     terms = (item.partition("=") for item in setting(values, "PriorityWeightTRES").split(",") if "=" in item)
     return PriorityWeights(
-        age=number("Age"),
+        age=number("Age") if with_database else 0,
         assoc=number("Assoc"),
-        fairshare=number("FairShare"),
+        fairshare=number("FairShare") if with_database else 0,
         job_size=number("JobSize"),
         partition=number("Partition"),
         qos=number("QOS"),

@@ -205,7 +205,22 @@ def test_a_trace_of_other_gpus_is_refused_before_the_first_job(slurm: Lab) -> No
         submit_trace(slurm, trace, speedup=1)
 
 
-@pytest.mark.soak
+def test_a_trace_file_is_submitted_by_the_command(
+    slurm: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(
+        "job_id,submit_time,run_time,time_limit,num_gpus,gpu_type,num_nodes,cpus,mem_gb,user,group,vc,status\n"
+        "7,0,3600,7200,4,t4,1,4,8,ada,phys,,\n8,10,3600,7200,1,,1,1,1,ada,phys,,\n9,20,3600,7200,1,,1,1,1,ada,phys,,\n"
+    )
+    value = run_command(capsys, "submit", str(trace), "--speedup", "100", "--limit", "2", "--dir", str(slurm.directory))
+    assert value["rejected"] == {}
+    jobs = {j.job_id: j for j in CliClient(slurm.slurm_conf).snapshot().jobs}
+    submitted: dict[str, int] = value["submitted"]  # type: ignore[assignment]
+    assert set(submitted) == {"7", "8"}
+    assert jobs[submitted["7"]].gpus == {"t4": 4}
+
+
 def test_two_hundred_nodes_in_two_gigabytes(start_lab: StartLab) -> None:
     lab = start_lab("a100:8*100,t4:4*100")
     nodes = CliClient(lab.slurm_conf).snapshot().nodes

@@ -26,7 +26,8 @@ def site(fake: Fake) -> Fake:
     config = f'if [ -n "$RELEASE" ]; then sed "s/22.05.8/$RELEASE/" {r}/config.txt; else cat {r}/config.txt; fi'
     fake(
         "scontrol",
-        f'case "$*" in "show config") {config} ;; *node*) cat {r}/nodes.txt ;; *partition*) cat {r}/partitions.txt ;;'
+        f'case "$*" in "show config") {config} ;; *--json*) cat {FIXTURES}/24.05/nodes.json ;;'
+        f" *node*) cat {r}/nodes.txt ;; *partition*) cat {r}/partitions.txt ;;"
         " ping) echo 'Slurmctld(primary) at head is UP' ;; esac",
     )
     put = r"mark=$(printf %s \"$last\" | grep -oP '\x1f[0-9a-f]{8}x' | head -1)"
@@ -58,7 +59,8 @@ def test_an_unknown_release_is_read_as_json_and_never_written(site: Fake, monkey
     monkeypatch.setenv("RELEASE", "31.05.0")
     client = CliClient()
     site("squeue", f'case "$*" in *--json*) cat {FIXTURES}/22.05/squeue.json ;; *) exit 1 ;; esac')
-    assert len(client.snapshot().jobs) == 11
+    state = client.snapshot()
+    assert (len(state.jobs), [n.name for n in state.nodes]) == (11, ["gpu01", "gpu02"])
     with pytest.raises(SlurmError, match=r"31\.05\.0 is not known.*never written"):
         client.update([JobUpdate(job_id=1, site_factor=1)])
 

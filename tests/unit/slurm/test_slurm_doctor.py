@@ -135,6 +135,11 @@ def test_all_weights_zero(healthy: Site) -> None:
     assert found(with_config(healthy, **zero), "weights").severity is ERROR
 
 
+def test_ageing_that_slurm_ignores(healthy: Site) -> None:
+    finding = found(with_config(healthy, AccountingStorageType="accounting_storage/none"), "weight-age")
+    assert (finding.severity, finding.remedy) == (WARNING, "AccountingStorageType=accounting_storage/slurmdbd")
+
+
 def test_default_memory_set_by_every_partition_will_do(healthy: Site) -> None:
     site = with_config(healthy, DefMemPerCPU="UNLIMITED")
     partitions = tuple(msgspec.structs.replace(p, has_default_memory=True) for p in site.partitions)

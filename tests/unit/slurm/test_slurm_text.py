@@ -188,6 +188,11 @@ def test_node_states(state: str, base: str, flags: tuple[str, ...], usable: bool
     assert (node.state, node.flags, node.usable) == (base, flags, usable)
 
 
+def test_a_nodes_reason_cannot_change_its_state() -> None:
+    (node,) = text.nodes("NodeName=n1 State=DOWN CPUTot=8 Reason=said State=IDLE CPUTot=99 [root@now]\n")
+    assert (node.state, node.cpus) == ("DOWN", 8)
+
+
 def test_partitions(recorded: Recorded) -> None:
     (partition,) = text.partitions(recorded("22.05/partitions.txt"))
     assert (partition.name, partition.state, partition.default) == ("batch", "UP", True)
@@ -211,6 +216,12 @@ def test_weights_and_settings(recorded: Recorded) -> None:
     assert text.setting(config, "priorityweightfairshare") == "1000"
     assert text.setting(config, "JobSubmitPlugins") == ""
     assert text.weights({"PriorityWeightTRES": "CPU=1000,GRES/gpu=3000"}).total == 4000
+
+
+def test_age_and_fairshare_weigh_nothing_without_the_accounting_database(recorded: Recorded) -> None:
+    config = text.config(recorded("22.05/config.txt")) | {"AccountingStorageType": "accounting_storage/none"}
+    weights = text.weights(config)
+    assert (weights.age, weights.fairshare, weights.total) == (0, 0, 1500)
 
 
 def test_fairshare_is_by_account_and_user() -> None:
