@@ -23,7 +23,10 @@ _MODELS = "resnet bert gpt vit unet wav2vec llama dlrm gnn diffusion yolo t5 rnn
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What to make; `load` is the work offered per second over what the cluster's GPUs (or CPUs) can do."""
+    """What to make; `load` is the work offered per second over what the cluster's GPUs (or CPUs) can do.
+
+    A run time belongs to the GPU type that the job names, or else to a node of speed 1.
+    """
 
     jobs: int = 12_000
     days: float = 14.0
@@ -65,6 +68,7 @@ class _Kinds:
     slack: Floats  # how far the user overestimates
     priority: Floats
     slowest: Floats  # speed of the slowest GPU the kind may get
+    speed: Floats  # of the one GPU type it names, on which its run time is measured; else 1
     types: list[str]
     names: list[str]
 
@@ -192,6 +196,7 @@ def _kinds(w: Workload, cluster: Cluster, generator: np.random.Generator) -> _Ki
         slack=np.exp(generator.normal(0.5, 0.9, size=n)),
         priority=generator.choice([1.0, 2.0, 3.0], p=[0.25, 0.6, 0.15], size=w.users)[user],
         slowest=slowest,
+        speed=np.array([speeds.get(t, 1.0) for t in types]),
         types=types,
         names=names,
     )
@@ -245,15 +250,17 @@ def _to_load(
     A run is cut at its limit, which costs load, so the scale is found by a few steps of fixed-point iteration.
     """
     capacity = sum(c.count * (c.gpus or 0) * c.speed for c in cluster.classes)
-    size = gpus
+    size = gpus * kinds.speed[kind]  # a second on a fast GPU is more work
     if not capacity:
         capacity = sum(c.count * (c.cpus or 1) * c.speed for c in cluster.classes)
         size = kinds.cpus[kind].astype(np.float64)
     wanted, scale = w.load * capacity * span, 1.0
     for _ in range(30):
-        typical = scale * np.exp(kinds.log_run + kinds.spread)  # four of five runs are shorter
-        limits = typed_limits(typical.astype(np.int64) + 1, typical * kinds.slack / kinds.slowest)[kind]
-        seconds = np.clip(np.floor(run * scale + 0.5), 1, np.minimum(limits, _LONGEST)).astype(np.int64)
+        typical = scale * np.exp(kinds.log_run + kinds.spread) / kinds.speed  # four of five runs are shorter
+        wished = typical * kinds.slack * kinds.speed / kinds.slowest
+        limits = typed_limits(typical.astype(np.int64) + 1, wished)[kind]
+        longest = np.minimum(limits, _LONGEST)
+        seconds = np.clip(np.floor(run * scale / kinds.speed[kind] + 0.5), 1, longest).astype(np.int64)
         done = float(np.sum(seconds * size))
         if abs(done / wanted - 1.0) < 1e-3:
             break

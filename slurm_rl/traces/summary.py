@@ -49,7 +49,10 @@ def offered_load(trace: Trace, cluster: Cluster) -> float | None:
     """Work submitted per second of the trace's span over what the cluster does in a second, by GPUs or else by CPUs."""
     first, last = trace.span()
     power = sum(c.count * c.gpus * c.speed for c in cluster.classes)
-    size: Floats = trace.num_gpus
+    # A run time belongs to the GPU type that the row names, or else to speed 1.
+    speeds = {c.gpu_type.upper(): c.speed for c in cluster.classes if c.gpus and c.gpu_type}
+    named = np.array([*(speeds.get(n.upper(), 1.0) for n in trace.gpu_type.names), 1.0])
+    size: Floats = trace.num_gpus * named[trace.gpu_type.codes]
     if not power:
         power = sum(c.count * (c.cpus or 0) * c.speed for c in cluster.classes)
         size = np.nan_to_num(trace.cpus, nan=0.0)
