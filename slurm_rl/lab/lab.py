@@ -202,6 +202,11 @@ class _Starter:
     def start(self, name: str) -> None:
         """Starts one daemon and waits until it can be used (nodes are waited for together, at the end)."""
         command, ready = self._daemon(name)
+        process = self._launch(name, command)
+        if ready is not None:
+            self._until(f"{name} answers", ready, process)
+
+    def _launch(self, name: str, command: Sequence[str]) -> processes.Process:
         log = self.directory / "log" / f"{name}.out"
         env = _clean_env() | {
             "SLURM_CONF": str(self.directory / "slurm.conf"),
@@ -211,8 +216,7 @@ class _Starter:
         others = tuple(p for p in self.state.processes if p.name != name)
         self.state = replace(self.state, processes=(*others, process))
         self.state.save()
-        if ready is not None:
-            self._until(f"{name} answers", ready, process)
+        return process
 
     def _daemon(self, name: str) -> tuple[Sequence[str], Callable[[], bool] | None]:
         d, programs = self.directory, self.programs
@@ -258,9 +262,11 @@ class _Starter:
         ]
 
     def _install_database(self) -> None:
-        done = subprocess.run(
+        name = "mariadb-install-db"
+        process = self._launch(
+            name,
             [
-                self.programs["mariadb-install-db"],
+                self.programs[name],
                 "--no-defaults",
                 "--user=root",
                 f"--datadir={self.directory}/mariadb",
@@ -268,13 +274,11 @@ class _Starter:
                 "--skip-test-db",
                 "--skip-name-resolve",
             ],
-            capture_output=True,
-            text=True,
-            timeout=_START_SECONDS,
-            check=False,
         )
-        if done.returncode != 0:
-            raise SlurmError(f"mariadb-install-db failed: {(done.stderr or done.stdout).strip()[-500:]}")
+        code = processes.wait(process, _START_SECONDS)
+        if code != 0:
+            raise SlurmError(f"{name} ended with code {code}: {self._last_words(name)}")
+        self.state = replace(self.state, processes=tuple(p for p in self.state.processes if p != process))
 
     def _add_association(self) -> None:
         """Gives root an account, so that fairshare has something to count."""

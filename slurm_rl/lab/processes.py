@@ -52,15 +52,25 @@ def start(name: str, command: Sequence[str], log: Path, env: Mapping[str, str]) 
     return Process(name, popen.pid, stat.started if stat else -1)
 
 
+def wait(process: Process, seconds: float) -> int:
+    """Waits for a program we started to end, and returns its exit code; 124 if it does not end in time."""
+    deadline = time.monotonic() + seconds
+    while process.alive():
+        if time.monotonic() > deadline:
+            return 124
+        time.sleep(0.02)
+    return os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
+
+
 def end(processes: Iterable[Process], sockets_below: Path) -> list[Process]:
-    """Ends the given processes, then job steps that listen on sockets below the directory, with their descendants.
+    """Ends the given processes with their descendants, then job steps that listen on sockets below the directory.
 
     SIGKILL at once: a lab's state is thrown away with it, and a stopped process (SIGSTOP) hears nothing else.
     Returns those that were alive.
     """
     alive = [p for p in processes if p.alive()]
-    for process in alive:
-        _kill(process.pid)
+    for pid in _with_descendants(p.pid for p in alive):
+        _kill(pid)
     _wait_gone(alive)
     # slurmd starts its steps detached from itself, so they are found by their sockets, after slurmd can start no more.
     for _ in range(20):

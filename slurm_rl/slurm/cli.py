@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from slurm_rl.errors import SlurmError
-from slurm_rl.slurm import history, jsonform, text, updates
+from slurm_rl.slurm import history, jsonform, text
 from slurm_rl.slurm.command import Commands, separator
 from slurm_rl.slurm.model import (
     Health,
@@ -23,6 +23,7 @@ from slurm_rl.slurm.model import (
     UpdateStatus,
 )
 from slurm_rl.slurm.release import Release, parse_release
+from slurm_rl.slurm.updates import apply
 
 JobReader = Callable[[Mapping[int, PriorityFactors]], list[SlurmJob]]
 NodeReader = Callable[[], list[SlurmNode]]
@@ -115,27 +116,27 @@ class CliClient:
         said = self.commands.run("sprio", "-h", "-o", text.factor_format(mark))
         return {job_id: f.site for job_id, f in text.factors(said, mark).items()}
 
-    def update(self, updates_: Sequence[JobUpdate]) -> list[UpdateResult]:
-        if not updates_:
+    def update(self, updates: Sequence[JobUpdate]) -> list[UpdateResult]:
+        if not updates:
             return []
         release = self.release()
         if not release.known:
             raise SlurmError(
                 f"Slurm {release} is not known to this version of slurm-rl: it is only read, never written"
             )
-        results = updates.apply(self.commands, updates_, self.commands.timeout + 0.005 * len(updates_))
+        results = apply(self.commands, updates, self.commands.timeout + 0.005 * len(updates))
         if any(r.status is UpdateStatus.UNKNOWN for r in results):
-            results = self._read_back(updates_, results)
+            results = self._read_back(updates, results)
         return results
 
-    def _read_back(self, updates_: Sequence[JobUpdate], results: list[UpdateResult]) -> list[UpdateResult]:
+    def _read_back(self, updates: Sequence[JobUpdate], results: list[UpdateResult]) -> list[UpdateResult]:
         """Settles what was under way when slurmctld went silent, if it answers again by now."""
         try:
             site = self.site_factors()
         except SlurmError:
             return results
         settled = []
-        for update, result in zip(updates_, results, strict=True):
+        for update, result in zip(updates, results, strict=True):
             only_site = update.features is None and update.prefer is None and update.start_in is None
             if result.status is UpdateStatus.UNKNOWN and only_site and update.job_id in site:
                 written = site[update.job_id] == update.site_factor
