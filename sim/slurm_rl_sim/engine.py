@@ -1,0 +1,208 @@
+"""The event loop, compiled once for all policies: applies all events of an instant, then schedules the touched pools.
+
+Everything it knows lives in arrays, so that it can stop before any scheduling pass, show a snapshot, and go on.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_rl.backfill import SLURM, begin
+from slurm_rl.domain import tables as t
+from slurm_rl.domain.arrays import GPU_MILLI, NEVER, NO, NOW, YES, Array, Record
+from slurm_rl.jit import kernel
+from slurm_rl.place.kernels import place
+from slurm_rl.policy.estimate import finish
+from slurm_rl.policy.fairshare import fair_tree
+from slurm_rl.policy.heuristics import BY_USER
+from slurm_rl.profile import INTERVAL, unbook
+from slurm_rl_sim.moves import arrive, launch, needs, release, stop_running
+from slurm_rl_sim.schedule import schedule
+from slurm_rl_sim.state import COMPLETED, KILLED, LATENCY_BUCKETS, REJECTED, heap_remove, remove_started, touch
+from slurm_rl_sim.ticks import cycles
+
+DONE, BEFORE_PASS, PAUSED, GROW = range(4)  # what `advance` came back for
+
+
+@kernel
+def _ends(w: Record, now: int) -> None:
+    while w.heap_count > 0 and t.live(w).end[t.heap(w)[0]] == now:
+        j = t.heap(w)[0]
+        heap_remove(w, np.int64(0))
+        # Killed: the limit came before the work was done.
+        t.live(w).state[j] = KILLED if needs(w, j) > t.jobs(w).limit[j] else COMPLETED
+        w.ended += 1
+        release(w, j, now)
+        if w.source == BY_USER:
+            finish(w, t.groups(w), j, now - t.live(w).start[j] + t.live(w).done[j])
+
+
+@kernel
+def _node_events(w: Record, now: int) -> None:
+    while w.next_event < len(t.events(w)) and t.events(w).time[w.next_event] == now:
+        e = w.next_event
+        w.next_event += 1
+        n = t.events(w).node[e]
+        up = t.events(w).up[e]
+        if up == 1 - t.nodes(w).down[n]:
+            continue  # already so
+        pool = t.nodes(w).pool[n]
+        if up == 0:
+            k = 0
+            while k < t.pools(w).running[pool]:
+                j = t.running(w)[t.pools(w).first_job[pool] + k]
+                if _holds(w, j, n):
+                    stop_running(w, j, now, NO)
+                    arrive(w, j, YES)
+                else:
+                    k += 1
+        sign = 1 if up else -1
+        t.nodes(w).down[n] = 1 - up
+        t.free(w).cpu[NOW, n] += sign * t.nodes(w).cpu[n]
+        t.free(w).mem[NOW, n] += sign * t.nodes(w).mem[n]
+        t.free(w).gpu[NOW, n] += sign * t.nodes(w).gpu[n]
+        t.total(w)[NOW, pool, 0] += sign * t.nodes(w).cpu[n]
+        t.total(w)[NOW, pool, 1] += sign * t.nodes(w).mem[n]
+        t.total(w)[NOW, pool, 2] += sign * t.nodes(w).gpu[n]
+        for g in range(min(t.nodes(w).gpu[n], t.used(w).shape[2])):
+            t.used(w)[NOW, n, g] = 0 if up else GPU_MILLI
+        # Bookings were made for another cluster: conservative plans the pool anew.
+        for i in range(t.pools(w).queue_first[pool], t.pools(w).queue_last[pool]):
+            unbook(w, t.queue(w)[i])
+        touch(w, pool, np.int64(2))
+
+
+@kernel
+def _holds(w: Record, j: int, n: int) -> bool:
+    e = t.live(w).held[j]
+    while e > 0:
+        if t.entries(w).node[e] == n:
+            return True
+        e = t.entries(w).next[e]
+    return False
+
+
+@kernel
+def _bucket(elapsed: int) -> int:
+    """Eight buckets to each power of two."""
+    if elapsed < 8:
+        return max(elapsed, 0)
+    power = 0
+    while elapsed >> (power + 1) > 0:
+        power += 1
+    return min(power * 8 + ((elapsed >> (power - 3)) & 7), LATENCY_BUCKETS - 1)
+
+
+@kernel
+def _pass(w: Record, now: int, pool: int, tick: bool) -> bool:
+    """Schedules a pool and lets the started jobs run; False if it needs more rows first."""
+    began = cycles()
+    count = schedule(w, now, pool, tick)
+    t.latency(w)[_bucket(cycles() - began)] += 1
+    if count < 0:
+        return False
+    w.passes += 1
+    for k in range(count):
+        launch(w, t.started(w)[k], now, now)
+    if count > 0:
+        remove_started(w, pool, count)
+    return True
+
+
+@kernel
+def _next_instant(w: Record) -> int:
+    """When something happens next."""
+    instant = w.tick
+    if w.arrived < len(t.jobs(w)):
+        instant = min(instant, t.jobs(w).submit[w.arrived])
+    if w.heap_count > 0:
+        instant = min(instant, t.live(w).end[t.heap(w)[0]])
+    if w.next_event < len(t.events(w)) and (instant < NEVER or _anyone_waits(w)):
+        instant = min(instant, t.events(w).time[w.next_event])
+    return instant
+
+
+@kernel
+def _anyone_waits(w: Record) -> bool:
+    for pool in range(len(t.pools(w))):
+        if t.pools(w).queue_last[pool] > t.pools(w).queue_first[pool]:
+            return True
+    return False
+
+
+@kernel
+def _apply_events(w: Record, now: int) -> None:
+    """All that happens at an instant, before anything is scheduled."""
+    _ends(w, now)
+    _node_events(w, now)
+    w.fresh = w.arrived
+    while w.arrived < len(t.jobs(w)) and t.jobs(w).submit[w.arrived] == now:
+        j = w.arrived
+        w.arrived += 1
+        if t.live(w).state[j] != REJECTED:
+            arrive(w, j, NO)
+
+
+@kernel
+def _schedule_all(w: Record, now: int) -> bool:
+    """One pass for each touched pool, then backfill cycles that are due; False if a profile needs more rows first."""
+    if w.track_usage and now - w.calculated >= w.calc_period:
+        fair_tree(t.users(w), t.accounts(w), float(now), w.half_life)
+        w.calculated = now
+    while w.touched_count > 0:
+        pool = t.touched(w)[w.touched_count - 1]
+        if not _pass(w, now, pool, NO):
+            return False
+        w.touched_count -= 1
+        t.pools(w).change[pool] = 0
+        t.pools(w).fresh[pool] = 0
+        if w.backfill == SLURM and t.pools(w).queue_last[pool] > t.pools(w).queue_first[pool]:
+            t.pools(w).due[pool] = 1
+            w.tick = -(-now // INTERVAL) * INTERVAL
+    if w.tick == now:
+        for pool in range(len(t.pools(w))):
+            if t.pools(w).due[pool]:
+                if not _pass(w, now, pool, YES):
+                    return False
+                t.pools(w).due[pool] = 0
+        w.tick = NEVER
+    return True
+
+
+@kernel
+def advance(world: Array, until: int, pause: bool) -> int:
+    """Simulates up to and including the instant `until`, or, if told to pause, to the next scheduling pass."""
+    w = world[0]
+    while True:
+        if w.pass_due == 0:
+            now = _next_instant(w)
+            if now == NEVER:
+                return DONE
+            if now > until:
+                return PAUSED
+            w.clock = now
+            _apply_events(w, now)
+            if w.touched_count == 0 and w.tick != now:
+                continue
+            w.pass_due = 1
+            if pause:
+                return BEFORE_PASS
+        if not _schedule_all(w, w.clock):
+            return GROW
+        w.pass_due = 0
+
+
+@kernel
+def warm_start(world: Array, job: np.ndarray, began: np.ndarray, now: int) -> int:
+    """Lets jobs run that began before the simulation does; the number that found no place."""
+    w = world[0]
+    misfits = 0
+    for k in range(len(job)):
+        j = job[k]
+        count = place(w, np.int64(t.jobs(w).request[j]), NOW)
+        if count == 0:
+            misfits += 1
+            continue
+        begin(w, j, began[k], count)
+        launch(w, j, now, began[k])
+    return misfits

@@ -1,0 +1,173 @@
+"""One scheduling pass over a pool: order the queue, start what the backfill rule lets start, skip work that cannot."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_rl.backfill import (
+    CONSERVATIVE,
+    EASY,
+    FIRSTFIT,
+    NONE,
+    any_fits,
+    copy_pool,
+    easy_pass,
+    try_backfill,
+    try_start,
+)
+from slurm_rl.domain import tables as t
+from slurm_rl.domain.arrays import GIVE, NOW, SCRATCH, YES, Record
+from slurm_rl.jit import kernel
+from slurm_rl.place.kernels import apply, place, take
+from slurm_rl.policy.heuristics import BY_USER, SRPT
+from slurm_rl.policy.order import order_queue
+from slurm_rl.profile import MAIN_DEPTH, conservative_pass, slurm_cycle
+from slurm_rl_sim.moves import arrive, estimate, stop_running
+from slurm_rl_sim.state import QUEUED
+
+
+@kernel
+def ordered(w: Record, now: int, pool: int) -> tuple[np.ndarray, int, int]:
+    """The pool's queue in the policy's order: an array with its first and last position."""
+    head, tail = t.pools(w).queue_first[pool], t.pools(w).queue_last[pool]
+    if w.fixed_order:
+        return t.queue(w), head, tail
+    queue = t.queue(w)[head:tail]
+    if w.source == BY_USER:
+        for j in queue:
+            if t.live(w).version[j] != t.users(w).version[np.int64(t.jobs(w).user[j])]:
+                estimate(w, j)
+    order_queue(w, float(now), queue, tail - head, t.scores(w), t.order(w), t.scratch(w))
+    return t.order(w), 0, tail - head
+
+
+@kernel
+def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
+    """Schedules one pool; the number of jobs that start, which are in `t.started(w)`, or MORE_ROWS."""
+    queued = t.pools(w).queue_last[pool] - t.pools(w).queue_first[pool]
+    if queued == 0:
+        t.pools(w).planned[pool] = 0
+        return 0
+    backfill = w.backfill
+    preempt = w.preempt == 1 and not tick
+    only_arrivals = t.pools(w).change[pool] == 1 and w.fixed_order == 1 and not preempt
+    if backfill <= EASY and only_arrivals and t.pools(w).fresh[pool] < queued:
+        # Nothing has ended and the head is the same: whoever waited still waits, only arrivals can start.
+        if backfill == NONE:
+            return 0
+        if backfill == FIRSTFIT or t.pools(w).planned[pool]:
+            return _arrivals(w, backfill, now, pool)
+    w.stamp += 1
+    stamp = w.stamp
+    t.pools(w).stamp[pool] = stamp
+    if preempt:
+        while _preempt(w, now, pool):
+            pass
+    elif backfill <= EASY and not any_fits(
+        w, t.queue(w), t.pools(w).queue_first[pool], t.pools(w).queue_last[pool], stamp
+    ):
+        t.pools(w).planned[pool] = 0
+        return 0  # whatever the order, nothing fits
+    order, first, last = ordered(w, now, pool)
+    if backfill <= EASY:
+        count = easy_pass(w, backfill, now, pool, order, first, last, stamp, t.started(w))
+        # The reservation stands while nothing ends; on several nodes, a start may make the placer choose others.
+        alone = t.pools(w).last_node[pool] - t.pools(w).first_node[pool] == 1
+        t.pools(w).planned[pool] = t.pools(w).shadow[pool] >= 0 and (alone or count == 0)
+        return count
+    if backfill == CONSERVATIVE:
+        return conservative_pass(w, now, pool, order, first, last, t.pools(w).change[pool] == 2, t.started(w))
+    if tick:
+        return slurm_cycle(w, now, pool, order, first, last, stamp, t.started(w))
+    return easy_pass(w, NONE, now, pool, order, first, min(last, first + MAIN_DEPTH), stamp, t.started(w))
+
+
+@kernel
+def _arrivals(w: Record, backfill: int, now: int, pool: int) -> int:
+    """Tests the jobs that have just arrived, in order, against what is free (and EASY's standing reservation)."""
+    stamp = t.pools(w).stamp[pool]
+    count = 0
+    if t.pools(w).fresh[pool] == 1:
+        j = w.arrived - 1
+        while t.shapes(w).pool[np.int64(t.jobs(w).request[j])] != pool or t.live(w).state[j] != QUEUED:
+            j -= 1
+        if _arrival(w, backfill, now, pool, j, stamp):
+            t.started(w)[0] = j
+            count = 1
+    else:
+        for i in range(t.pools(w).queue_first[pool], t.pools(w).queue_last[pool]):
+            j = t.queue(w)[i]
+            if j >= w.fresh and _arrival(w, backfill, now, pool, j, stamp):
+                t.started(w)[count] = j
+                count += 1
+    if count > 0 and t.pools(w).last_node[pool] - t.pools(w).first_node[pool] > 1:
+        t.pools(w).planned[pool] = 0
+    return count
+
+
+@kernel
+def _arrival(w: Record, backfill: int, now: int, pool: int, j: int, stamp: int) -> bool:
+    if backfill == FIRSTFIT:
+        return try_start(w, j, now, stamp)
+    return try_backfill(w, pool, j, now, stamp)
+
+
+@kernel
+def _preempt(w: Record, now: int, pool: int) -> bool:
+    """Makes room for the first blocked job by taking running jobs that rank below it, the lowest first."""
+    order, first, last = ordered(w, now, pool)
+    copy_pool(w, pool, NOW, SCRATCH)
+    i = first
+    while i < last:
+        s = np.int64(t.jobs(w).request[order[i]])
+        count = place(w, s, SCRATCH)
+        if count == 0:
+            break
+        take(w, s, SCRATCH, count)
+        i += 1
+    if i == last:
+        return False
+    blocked = order[i]
+    bar = _standing(w, blocked, now)
+    base = t.pools(w).first_job[pool]
+    candidates = t.pools(w).running[pool]
+    victims = np.empty(candidates, dtype=np.int64)
+    taken = np.zeros(candidates, dtype=np.bool_)
+    count = 0
+    fits = False
+    while not fits:
+        worst, worst_standing = -1, bar
+        for k in range(candidates):
+            if not taken[k]:
+                j = t.running(w)[base + k]
+                standing = _standing(w, j, now)
+                # Of equals, the one that started last loses least.
+                if standing < worst_standing or (
+                    worst >= 0
+                    and standing == worst_standing
+                    and t.live(w).start[j] > t.live(w).start[t.running(w)[base + worst]]
+                ):
+                    worst, worst_standing = k, standing
+        if worst < 0:
+            return False
+        taken[worst] = True
+        victim = t.running(w)[base + worst]
+        victims[count] = victim
+        count += 1
+        apply(w, np.int64(t.jobs(w).request[victim]), SCRATCH, t.live(w).held[victim], GIVE)
+        fits = place(w, np.int64(t.jobs(w).request[blocked]), SCRATCH) > 0
+    for k in range(count):
+        stop_running(w, victims[k], now, YES)
+        arrive(w, victims[k], YES)
+    return True
+
+
+@kernel
+def _standing(w: Record, j: int, now: int) -> float:
+    """What preemption compares, higher keeps its nodes: short remaining time under srpt, else the own priority."""
+    if w.code == SRPT:
+        ran = t.live(w).done[j]
+        if t.live(w).held[j] > 0:
+            ran += now - t.live(w).start[j]
+        return -max(t.live(w).expected[j] - ran, 1.0)
+    return t.jobs(w).priority[j]

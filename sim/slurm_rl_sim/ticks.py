@@ -1,0 +1,20 @@
+"""The processor's cycle counter, readable inside compiled code: what a scheduling pass costs, at no cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+
+@intrinsic  # type: ignore[untyped-decorator]  # numba has no type stubs
+def cycles(typing_context: Any) -> Any:
+    """Cycles since some fixed moment; 0 where the processor does not tell."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        counter = builder.module.declare_intrinsic("llvm.readcyclecounter", fnty=ir.FunctionType(ir.IntType(64), []))
+        return builder.call(counter, [])
+
+    return types.int64(), code

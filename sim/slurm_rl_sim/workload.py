@@ -1,0 +1,47 @@
+"""A trace as requests to a cluster."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_rl.domain.arrays import Array
+from slurm_rl.domain.build import Requests
+from slurm_rl.traces.trace import Trace
+
+
+def sorted_by_id(trace: Trace) -> Trace:
+    """Sorted by (submit time, id), the order that breaks all ties."""
+    ids: Array = trace.job_id if trace.job_id.dtype != object else trace.job_id.astype(str)
+    submit = trace.submit_time
+    tied = submit[1:] == submit[:-1]
+    if bool(np.all(submit[1:] >= submit[:-1])) and bool(np.all(ids[1:][tied] >= ids[:-1][tied])):
+        return trace
+    return trace.take(np.lexsort((ids, submit)))
+
+
+def requests_of(trace: Trace) -> Requests:
+    """The observable part of a trace that is sorted by (submit, id); a blank user or group is a user or group."""
+    users = len(trace.user.names) + 1
+    groups = len(trace.group.names) + 1
+    user = trace.user.codes % users  # blank, -1, becomes the last
+    return Requests(
+        submit=trace.submit_time,
+        limit=trace.time_limit,
+        gpus=np.nan_to_num(trace.num_gpus, nan=0.0),
+        gpu_type=trace.gpu_type.codes,
+        gpu_type_names=trace.gpu_type.names,
+        nodes=np.maximum(trace.num_nodes, 0),
+        cpus=trace.cpus,
+        mem_gb=trace.mem_gb,
+        partition=trace.vc.codes,
+        partition_names=trace.vc.names,
+        user=user,
+        users=users,
+        account=trace.group.codes % groups,
+        accounts=groups,
+        name=trace.job_name.codes,
+        qos=trace.qos.codes,
+        qos_count=len(trace.qos.names),
+        priority=trace.priority,
+        deadline=trace.deadline,
+    )

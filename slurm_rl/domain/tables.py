@@ -1,0 +1,186 @@
+"""The World: one record of addresses and settings that kernels pass around, and the tables behind the addresses.
+
+A kernel takes the record as `w` and reads `t.jobs(w).submit[j]`. One pointer is all that is handed from kernel to
+kernel: tuples of arrays would cost a reference count for each array at each call, and minutes of compilation.
+`World` in Python owns the arrays and keeps the addresses right.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
+from numba.np.numpy_support import from_dtype
+
+from slurm_rl.domain.arrays import (
+    ACCOUNT,
+    ENTRY,
+    EVENT,
+    FREE,
+    GPU_MILLI,
+    GROUP,
+    JOB,
+    LIVE,
+    LOG,
+    NODE,
+    POOL,
+    ROW,
+    SCALARS,
+    SHAPE,
+    USER,
+    Array,
+)
+
+INT, FLOAT, SMALL = np.dtype("i8"), np.dtype("f8"), np.dtype("i2")
+
+# Name, record or number type, dimensions of each table.
+TABLES: dict[str, tuple[np.dtype[Any], int]] = {
+    "jobs": (JOB, 1),  # what is known of each job
+    "live": (LIVE, 1),  # what becomes of each job
+    "shapes": (SHAPE, 1),  # distinct requests
+    "nodes": (NODE, 1),  # nodes, those of a pool being neighbours
+    "kind_ptr": (INT, 1),  # [kinds + 1] into kind_node
+    "kind_node": (INT, 1),  # nodes that jobs of a kind may use, ascending within a kind
+    "speed": (FLOAT, 2),  # [rows, GPU types]
+    "pools": (POOL, 1),  # pools
+    "free": (FREE, 2),  # [views, nodes] what is unused
+    "used": (
+        SMALL,
+        3,
+    ),  # [views, nodes, slots] thousandths in use of each GPU; no slots unless some job asks for a share
+    "total": (INT, 3),  # [views, pools, 3] sums of cpu, mem, gpu
+    "entries": (ENTRY, 1),  # who holds what: chains of entries; entry 0 heads the chain of spare ones
+    "spot": (ENTRY, 1),  # scratch: one job's placement
+    "running": (INT, 1),  # a pool's running jobs, from its first_job on, by expected end
+    "rows": (ROW, 1),  # scratch: the rows of a profile in time order
+    "users": (USER, 1),  # users' holdings and past
+    "accounts": (ACCOUNT, 1),  # accounts' holdings and past
+    "groups": (GROUP, 1),  # what finished jobs taught the estimator
+    "partition_factor": (FLOAT, 1),  # [partitions] of Slurm's multifactor
+    "qos_factor": (FLOAT, 1),  # [qos] of Slurm's multifactor
+    "work": (FLOAT, 1),  # seconds each job needs on a node of speed 1: the truth, for the replay engine alone
+    "heap": (INT, 1),  # running jobs by (end, index)
+    "queue": (INT, 1),  # a pool's queue lies within its first_job … last_job
+    "touched": (INT, 1),  # pools with a change
+    "scores": (FLOAT, 1),  # scratch
+    "order": (INT, 1),  # scratch
+    "scratch": (INT, 1),  # scratch
+    "started": (INT, 1),  # scratch: jobs that a pass starts
+    "events": (EVENT, 1),  # nodes that go down and come back
+    "log": (LOG, 1),  # who ran where
+    "latency": (INT, 1),  # cycles per scheduling pass, in buckets
+}
+
+WORLD = np.dtype(
+    [(f"{name}_ptr", "i8") for name in TABLES]
+    + [(f"{name}_{i}", "i8") for name, (_, dimensions) in TABLES.items() for i in range(dimensions)]
+    + SCALARS,
+    align=True,
+)
+
+
+class World:
+    """Owns the record and the arrays behind its addresses; a table that is not given is empty."""
+
+    def __init__(self, **tables: Array) -> None:
+        self.record = np.zeros(1, dtype=WORLD)
+        self._tables: dict[str, Array] = {}
+        for name, (dtype, dimensions) in TABLES.items():
+            self[name] = tables.pop(name, np.zeros((0,) * dimensions, dtype=dtype))
+        if tables:
+            raise TypeError(f"no such table: {', '.join(tables)}")
+
+    def __getitem__(self, name: str) -> Any:
+        """A table, or a setting."""
+        return self._tables[name] if name in self._tables else self.record[name][0]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name not in TABLES:
+            self.record[name] = value
+            return
+        dtype, dimensions = TABLES[name]
+        if value.dtype != dtype or value.ndim != dimensions or not value.flags.c_contiguous:
+            raise TypeError(f"table {name}: want {dimensions}-d {dtype}, got {value.ndim}-d {value.dtype}")
+        self._tables[name] = value  # kept alive as long as its address is
+        self.record[f"{name}_ptr"] = value.ctypes.data
+        for i, length in enumerate(value.shape):
+            self.record[f"{name}_{i}"] = length
+
+
+def fill_views(world: World) -> None:
+    """Everything unused, in every view."""
+    nodes, free, used, total = world["nodes"], world["free"], world["used"], world["total"]
+    used[:] = np.where(np.arange(used.shape[2])[None, :] < nodes["gpu"][:, None], 0, GPU_MILLI)
+    for column, field in enumerate(("cpu", "mem", "gpu")):
+        free[field] = nodes[field]
+        total[:, :, column] = np.bincount(nodes["pool"], weights=nodes[field], minlength=len(world["pools"]))
+
+
+def _table(name: str) -> Any:
+    """An accessor for kernels: the table behind the address in a World's record; nothing is counted or freed."""
+    dtype, dimensions = TABLES[name]
+    array_type = types.Array(from_dtype(dtype), dimensions, "C")
+
+    def typing(typing_context: Any, w: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            def field(suffix: str) -> Any:
+                offset = w.offset(f"{name}_{suffix}")
+                return builder.load(cgutils.get_record_member(builder, arguments[0], offset, intp))
+
+            intp = context.get_value_type(types.intp)
+            array = context.make_array(array_type)(context, builder)
+            item = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(array_type.dtype)))
+            shape = [field(str(i)) for i in range(dimensions)]
+            strides = [item]
+            for length in reversed(shape[1:]):
+                strides.insert(0, builder.mul(strides[0], length))
+            populate_array(
+                array,
+                data=builder.inttoptr(field("ptr"), array.data.type),
+                shape=shape,
+                strides=strides,
+                itemsize=item,
+                meminfo=None,
+            )
+            return array._getvalue()
+
+        return array_type(w), code
+
+    return intrinsic(typing)
+
+
+jobs = _table("jobs")
+live = _table("live")
+shapes = _table("shapes")
+nodes = _table("nodes")
+kind_ptr = _table("kind_ptr")
+kind_node = _table("kind_node")
+speed = _table("speed")
+pools = _table("pools")
+free = _table("free")
+used = _table("used")
+total = _table("total")
+entries = _table("entries")
+spot = _table("spot")
+running = _table("running")
+rows = _table("rows")
+users = _table("users")
+accounts = _table("accounts")
+groups = _table("groups")
+partition_factor = _table("partition_factor")
+qos_factor = _table("qos_factor")
+work = _table("work")
+heap = _table("heap")
+queue = _table("queue")
+touched = _table("touched")
+scores = _table("scores")
+order = _table("order")
+scratch = _table("scratch")
+started = _table("started")
+events = _table("events")
+log = _table("log")
+latency = _table("latency")

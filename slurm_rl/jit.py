@@ -1,0 +1,56 @@
+"""How kernels are compiled: once, cached on disk, and never from stale sources."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _sources_digest() -> str:
+    """One digest over all our Python sources: numba compares only a kernel's own file, not the kernels it calls."""
+    digest = hashlib.blake2b(digest_size=8)
+    here = Path(__file__).resolve().parent
+    simulator = here.parent / "sim" / "slurm_rl_sim"
+    for root in (here, simulator if simulator.is_dir() else here.parent / "slurm_rl_sim"):
+        for directory in ("", "domain", "policy", "place"):
+            for path in sorted((root / directory).glob("*.py")):
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _use_own_cache() -> None:
+    if os.environ.get("NUMBA_CACHE_DIR"):
+        return
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slurm-rl" / "kernels"
+    try:
+        directory = base / _sources_digest()
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return  # numba then falls back to its own choice; slower starts, same results
+    numba.config.CACHE_DIR = str(directory)
+    _drop_old(base, keep=4)
+
+
+def _drop_old(base: Path, keep: int) -> None:
+    """Leaves the caches of the last few versions of the sources."""
+    stale = sorted(base.iterdir(), key=lambda p: p.stat().st_mtime, reverse=True)[keep:]
+    for directory in stale:
+        for path in directory.rglob("*"):
+            if path.is_file():
+                path.unlink(missing_ok=True)
+
+
+_use_own_cache()
+
+
+def kernel(function: _F) -> _F:
+    """Compiles to machine code on first use; releases the GIL, so that replays can run side by side in threads."""
+    compiled: _F = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    return compiled

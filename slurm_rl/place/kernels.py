@@ -1,0 +1,246 @@
+"""Compiled placement: the placers, and taking and giving back resources.
+
+Every placer works on a *view*: the free resources now, or what a reservation leaves of them. A shape either gets all
+its units (a gang) or nothing. Nodes are looked at in ascending order, and ties go to the lower number.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_rl.domain import tables as t
+from slurm_rl.domain.arrays import GPU_MILLI, TAKE, Record
+from slurm_rl.jit import kernel
+from slurm_rl.place.room import capacity, fits_totals
+from slurm_rl.place.tier import place_tier
+
+FIRST_FIT, BEST_FIT, SPREAD, ROUND_ROBIN, TIER = range(5)
+PLACERS = {"first-fit": FIRST_FIT, "best-fit": BEST_FIT, "spread": SPREAD, "round-robin": ROUND_ROBIN, "tier": TIER}
+
+_FREE_MASK = np.int64((1 << 20) - 1)
+_NODE_MASK = np.int64((1 << 20) - 1)
+
+
+@kernel
+def place(w: Record, s: int, view: int) -> int:
+    """Chooses nodes for a shape; the number of entries written to `t.spot(w)`, 0 if it does not fit."""
+    if not fits_totals(w, s, view):
+        return 0
+    how = w.placer
+    first, last = t.kind_ptr(w)[t.shapes(w).kind[s]], t.kind_ptr(w)[t.shapes(w).kind[s] + 1]
+    if last - first == 1 or how == FIRST_FIT:
+        count = _fill(w, s, view, first, last, first)
+    elif how == ROUND_ROBIN:
+        start = first
+        while start < last and t.kind_node(w)[start] < t.pools(w).cursor[t.shapes(w).pool[s]]:
+            start += 1
+        count = _fill(w, s, view, first, last, start)
+    elif how == TIER and t.shapes(w).gpu[s] > 0:  # tiers are about whole GPUs; other jobs go best-fit
+        count = place_tier(w, s, view)
+    else:
+        count = _fewest(w, s, view, first, last, how == SPREAD)
+    if count and t.used(w).shape[2] > 0:
+        count = _pick_gpus(w, s, view, count)
+    return count
+
+
+@kernel
+def _fill(w: Record, s: int, view: int, first: int, last: int, start: int) -> int:
+    """Takes nodes as they come, from `start` and around, as many units of each as fit."""
+    left = t.shapes(w).units[s]
+    count = 0
+    for i in range(last - first):
+        at = start + i
+        if at >= last:
+            at -= last - first
+        n = t.kind_node(w)[at]
+        units = capacity(w, s, view, n, left)
+        if units > 0:
+            t.spot(w).node[count] = n
+            t.spot(w).units[count] = units
+            t.spot(w).gpus[count] = 0
+            count += 1
+            left -= units
+            if left == 0:
+                return count
+    return 0
+
+
+@kernel
+def _fewest(w: Record, s: int, view: int, first: int, last: int, emptiest: bool) -> int:
+    """Node by node: one that holds all that is left, else the one that holds most; then the fullest (or emptiest)."""
+    on_gpus = t.shapes(w).gpu[s] + t.shapes(w).share[s] > 0
+    left = t.shapes(w).units[s]
+    # Most jobs fit on one node: then no sorting is needed.
+    best, best_free, candidates = -1, 0, 0
+    for at in range(first, last):
+        n = t.kind_node(w)[at]
+        units = capacity(w, s, view, n, left)
+        candidates += units > 0
+        if units == left:
+            free = t.free(w).gpu[view, n] if on_gpus else t.free(w).cpu[view, n]
+            if best < 0 or (free > best_free if emptiest else free < best_free):
+                best, best_free = n, free
+    if best >= 0:
+        t.spot(w).node[0], t.spot(w).units[0], t.spot(w).gpus[0] = best, left, 0
+        return 1
+    # Sorted by room (most first), then free, then number: packed into one key each.
+    keys = np.empty(candidates, dtype=np.int64)
+    at_key = 0
+    for at in range(first, last):
+        n = t.kind_node(w)[at]
+        units = capacity(w, s, view, n, left)
+        if units > 0:
+            free = min(np.int64(t.free(w).gpu[view, n] if on_gpus else t.free(w).cpu[view, n]), _FREE_MASK)
+            keys[at_key] = -(np.int64(units) << 40) + ((_FREE_MASK - free if emptiest else free) << 20) + n
+            at_key += 1
+    _sort(keys)
+    for i in range(candidates):
+        n = keys[i] & _NODE_MASK
+        units = capacity(w, s, view, n, left)
+        if units == left:
+            # The last node: of all the rest that hold what is left, the fullest (or emptiest).
+            n = _best_last(w, s, view, keys, i, candidates, left, on_gpus, emptiest)
+        t.spot(w).node[i], t.spot(w).units[i], t.spot(w).gpus[i] = n, units, 0
+        left -= units
+        if left == 0:
+            return i + 1
+    return 0
+
+
+@kernel
+def _sort(keys: np.ndarray) -> None:
+    """Heap sort in place: small to compile, which numpy's sorts are not."""
+    count = len(keys)
+    for end in range(2 * count - 1, 0, -1):
+        # First half of the rounds: build the heap; second half: move its largest to the end.
+        if end >= count:
+            at, size = end - count, count
+        else:
+            keys[0], keys[end] = keys[end], keys[0]
+            at, size = 0, end
+        while 2 * at + 1 < size:
+            child = 2 * at + 1
+            if child + 1 < size and keys[child + 1] > keys[child]:
+                child += 1
+            if keys[at] >= keys[child]:
+                break
+            keys[at], keys[child] = keys[child], keys[at]
+            at = child
+
+
+@kernel
+def _best_last(
+    w: Record, s: int, view: int, keys: np.ndarray, start: int, end: int, left: int, on_gpus: bool, emptiest: bool
+) -> int:
+    best, best_free = -1, 0
+    for i in range(start, end):
+        n = keys[i] & _NODE_MASK
+        if capacity(w, s, view, n, left) < left:
+            break  # keys are sorted by room: no later node holds more
+        free = t.free(w).gpu[view, n] if on_gpus else t.free(w).cpu[view, n]
+        if best < 0 or (free > best_free if emptiest else free < best_free) or (free == best_free and n < best):
+            best, best_free = n, free
+    return best
+
+
+@kernel
+def _pick_gpus(w: Record, s: int, view: int, count: int) -> int:
+    """Names the GPUs of each entry where GPUs are tracked one by one; a shared unit gets an entry of its own."""
+    slots = t.used(w).shape[2]
+    per, share = t.shapes(w).gpu[s], t.shapes(w).share[s]
+    if share == 0:
+        for i in range(count):
+            wanted = t.spot(w).units[i] * per
+            mask = np.int64(0)
+            for k in range(slots):
+                if wanted > 0 and t.used(w)[view, t.spot(w).node[i], k] == 0:
+                    mask |= np.int64(1) << k
+                    wanted -= 1
+            t.spot(w).gpus[i] = mask
+        return count
+    total = 0
+    for i in range(count):
+        total += t.spot(w).units[i]
+    # Written from the back, so that entries not yet split are not overwritten.
+    at = total
+    added = np.zeros(slots, dtype=np.int64)
+    for i in range(count - 1, -1, -1):
+        n = t.spot(w).node[i]
+        added[:] = 0
+        for _ in range(t.spot(w).units[i]):
+            best, best_used = -1, -1
+            for k in range(slots):
+                used = t.used(w)[view, n, k] + added[k]
+                if used + share <= GPU_MILLI and used > best_used:
+                    best, best_used = k, used
+            added[best] += share
+            at -= 1
+            t.spot(w).node[at] = n
+            t.spot(w).units[at] = 1
+            t.spot(w).gpus[at] = np.int64(1) << best
+    return total
+
+
+@kernel
+def shift(w: Record, s: int, view: int, n: int, units: int, gpus: int, sign: int) -> None:
+    """Takes (TAKE) or gives back (GIVE) units of a shape on one node of a view."""
+    pool = t.shapes(w).pool[s]
+    cpu, mem = units * t.shapes(w).cpu[s] * sign, units * t.shapes(w).mem[s] * sign
+    t.free(w).cpu[view, n] += cpu
+    t.free(w).mem[view, n] += mem
+    t.total(w)[view, pool, 0] += cpu
+    t.total(w)[view, pool, 1] += mem
+    if t.used(w).shape[2] == 0:
+        gpu = units * t.shapes(w).gpu[s] * sign
+    else:
+        gpu = 0
+        amount = t.shapes(w).share[s] if t.shapes(w).share[s] > 0 else GPU_MILLI
+        for k in range(t.used(w).shape[2]):
+            if gpus >> k & 1:
+                was = t.used(w)[view, n, k]
+                now = was - sign * amount
+                t.used(w)[view, n, k] = now
+                gpu += (now == 0) - (was == 0)
+    t.free(w).gpu[view, n] += gpu
+    t.total(w)[view, pool, 2] += gpu
+
+
+@kernel
+def take(w: Record, s: int, view: int, count: int) -> None:
+    """Takes the placement in `t.spot(w)` out of a view."""
+    for i in range(count):
+        shift(w, s, view, t.spot(w).node[i], t.spot(w).units[i], t.spot(w).gpus[i], TAKE)
+
+
+@kernel
+def record(w: Record, count: int) -> int:
+    """Writes the placement in `t.spot(w)` into the arena; the chain that holds it."""
+    chain = 0
+    for i in range(count - 1, -1, -1):
+        e = t.entries(w).next[0]
+        t.entries(w).next[0] = t.entries(w).next[e]
+        t.entries(w).node[e] = t.spot(w).node[i]
+        t.entries(w).units[e] = t.spot(w).units[i]
+        t.entries(w).gpus[e] = t.spot(w).gpus[i]
+        t.entries(w).next[e] = chain
+        chain = e
+    return chain
+
+
+@kernel
+def apply(w: Record, s: int, view: int, chain: int, sign: int) -> None:
+    """Takes (TAKE) a chain's holdings out of a view, or gives them back (GIVE)."""
+    while chain > 0:
+        shift(w, s, view, t.entries(w).node[chain], t.entries(w).units[chain], t.entries(w).gpus[chain], sign)
+        chain = t.entries(w).next[chain]
+
+
+@kernel
+def forget(w: Record, chain: int) -> None:
+    """Returns a chain's entries to the arena."""
+    while chain > 0:
+        following = t.entries(w).next[chain]
+        t.entries(w).next[chain] = t.entries(w).next[0]
+        t.entries(w).next[0] = chain
+        chain = following

@@ -1,0 +1,175 @@
+"""RLTune's tiers in polynomial time: fewest nodes, or one more if fragmentation does not grow.
+
+Among placements on the fewest nodes k, and on k + 1 where the number of partly used nodes does not grow, the one wins
+that is least in (growth of partial nodes, growth of free GPUs on partial nodes, variance of free GPUs). All three are
+sums over nodes (the variance through the sum of squares, since the total is fixed), nodes of equal state are
+interchangeable, and all but one node of a placement are filled to the brim: so a small dynamic programme over
+(groups of equal nodes, nodes used, units placed) finds the best one exactly within that family. Of a request beyond
+`_EXACT` units, the bulk goes to the roomiest nodes first and the programme places the rest.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_rl.domain import tables as t
+from slurm_rl.domain.arrays import Record
+from slurm_rl.jit import kernel
+from slurm_rl.place.room import capacity
+
+# One number orders the triple: each weight exceeds what all the lower terms can add up to (free GPUs on a node ≤ 64,
+# so squares ≤ 4096 a node and nodes of a job ≤ 4096).
+_PARTIAL = 1 << 44
+_WASTE = 1 << 26
+_NONE = np.int64(1) << 60
+_EXACT = 128
+
+
+@kernel
+def _cost(total: int, free: int, taken: int) -> int:
+    """Lexicographic cost of taking `taken` of the `free` GPUs of a node that has `total`."""
+    left = free - taken
+    partial = (0 < left < total) - (0 < free < total)
+    waste = (left if 0 < left < total else 0) - (free if 0 < free < total else 0)
+    return partial * _PARTIAL + waste * _WASTE + (left * left - free * free)
+
+
+@kernel
+def place_tier(w: Record, s: int, view: int) -> int:
+    """Chooses nodes for a shape by tiers; the number of entries, 0 if it does not fit."""
+    first, last = t.kind_ptr(w)[t.shapes(w).kind[s]], t.kind_ptr(w)[t.shapes(w).kind[s] + 1]
+    units = t.shapes(w).units[s]
+    per = t.shapes(w).gpu[s]
+    # 1. Group the nodes that could take something: equal (room, free, total) are interchangeable.
+    eligible = last - first
+    room = np.zeros(eligible, dtype=np.int64)
+    free = np.zeros(eligible, dtype=np.int64)
+    total = np.zeros(eligible, dtype=np.int64)
+    group = np.full(eligible, -1, dtype=np.int64)
+    groups = 0
+    leader = np.zeros(eligible, dtype=np.int64)
+    size = np.zeros(eligible, dtype=np.int64)
+    for i in range(eligible):
+        n = t.kind_node(w)[first + i]
+        room[i] = capacity(w, s, view, n, units)
+        if room[i] == 0:
+            continue
+        free[i] = t.free(w).gpu[view, n]
+        total[i] = t.nodes(w).gpu[n]
+        for g in range(groups):
+            k = leader[g]
+            if room[k] == room[i] and free[k] == free[i] and total[k] == total[i]:
+                group[i] = g
+                break
+        if group[i] < 0:
+            group[i] = groups
+            leader[groups] = i
+            groups += 1
+        size[group[i]] += 1
+    # 2. The fewest nodes that hold all units.
+    bulk = np.zeros(groups, dtype=np.int64)
+    least, covered = 0, 0
+    seen = np.zeros(groups, dtype=np.bool_)
+    for _ in range(groups):
+        # The roomiest group not yet taken: there are few.
+        top = -1
+        for g in range(groups):
+            if not seen[g] and (top < 0 or room[leader[g]] > room[leader[top]]):
+                top = g
+        seen[top] = True
+        wanted = max(0, -(-(units - covered) // room[leader[top]]))
+        take = min(size[top], wanted)
+        least += take
+        covered += take * room[leader[top]]
+        bulk[top] = take
+    if covered < units:
+        return 0
+    # Beyond the exact part, the bulk stays on the roomiest nodes.
+    for g in range(groups):
+        bulk[g] = min(bulk[g], max(0, (units - _EXACT) // room[leader[g]]))
+        units -= bulk[g] * room[leader[g]]
+        size[g] -= bulk[g]
+        least -= bulk[g]
+    most = least + 1
+    # 3. best[k, u]: least cost of u units on k brim-full nodes of the groups so far; `used[g, k, u]` of group g.
+    best = np.full((most + 1, units + 1), _NONE, dtype=np.int64)
+    best[0, 0] = 0
+    used = np.zeros((groups, most + 1, units + 1), dtype=np.int16)
+    for g in range(groups):
+        i = leader[g]
+        fill = room[i]
+        cost = _cost(total[i], free[i], fill * per)
+        for k in range(most, 0, -1):
+            for u in range(units, fill - 1, -1):
+                top = best[k, u]
+                for c in range(1, min(size[g], k, u // fill) + 1):
+                    before = best[k - c, u - c * fill]
+                    if before < _NONE and before + c * cost < top:
+                        top = before + c * cost
+                        used[g, k, u] = c
+                best[k, u] = top
+    # 4. Close with at most one node that is filled in part; a group's node may be free for it only if not all are full.
+    win, win_k, win_u, win_g = _NONE, -1, -1, -1
+    for k in range(most + 1):
+        if best[k, units] < win and _allowed(best[k, units], k, least):
+            win, win_k, win_u, win_g = best[k, units], k, units, -1
+    for g in range(groups):
+        i = leader[g]
+        for u in range(max(0, units - room[i] + 1), units):
+            for k in range(most):
+                if best[k, u] >= _NONE:
+                    continue
+                cost = best[k, u] + _cost(total[i], free[i], (units - u) * per)
+                if (
+                    cost < win
+                    and _allowed(cost, k + 1, least)
+                    and _count(used, room, leader, groups, k, u, g) < size[g]
+                ):
+                    win, win_k, win_u, win_g = cost, k, u, g
+    if win_k < 0:
+        return 0
+    # 5. Write the winner down, lower node numbers first within a group.
+    quota = bulk
+    k, u = win_k, win_u
+    for g in range(groups - 1, -1, -1):
+        c = np.int64(used[g, k, u])
+        quota[g] += c
+        k -= c
+        u -= c * room[leader[g]]
+    count = 0
+    rest = units - win_u
+    for i in range(eligible):
+        g = group[i]
+        if g < 0:
+            continue
+        if quota[g] > 0:
+            quota[g] -= 1
+            amount = room[i]
+        elif g == win_g and rest > 0:
+            amount = rest
+            rest = 0
+        else:
+            continue
+        t.spot(w).node[count] = t.kind_node(w)[first + i]
+        t.spot(w).units[count] = amount
+        t.spot(w).gpus[count] = 0
+        count += 1
+    return count
+
+
+@kernel
+def _allowed(cost: int, k: int, least: int) -> bool:
+    """The fewest nodes always; one more only if the number of partial nodes does not grow."""
+    return k <= least or (cost + _PARTIAL // 2) // _PARTIAL <= 0
+
+
+@kernel
+def _count(used: np.ndarray, room: np.ndarray, leader: np.ndarray, groups: int, k: int, u: int, g: int) -> int:
+    """How many nodes of group g the best of (k, u) fills."""
+    for h in range(groups - 1, -1, -1):
+        c = np.int64(used[h, k, u])
+        if h == g:
+            return c
+        k -= c
+        u -= c * room[leader[h]]
+    return 0

@@ -1,0 +1,76 @@
+"""The order of a pending queue: scores, the bound on their influence, the starvation cap, and a stable sort.
+
+`decide` and the compiled replay loop both call these functions, so that what is simulated is what is done.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from slurm_rl.domain import tables as t
+from slurm_rl.domain.arrays import Record
+from slurm_rl.jit import kernel
+from slurm_rl.policy.heuristics import GIVEN, multifactor_priority, score_job
+from slurm_rl.policy.sorting import sort_by_score
+
+
+@kernel
+def starving(w: Record, wait: float, estimate: float) -> bool:
+    """Whether a job has waited so long that it goes first."""
+    return wait > w.starve_age and wait > w.starve_factor * estimate
+
+
+@kernel
+def site_factor(rank: int, count: int, bound: float) -> float:
+    """The whole number that the job at `rank` (0 = first) of `count` gets on top of Slurm's priority."""
+    if count < 2:
+        return 0.0
+    return float(round(bound * (1.0 - 2.0 * rank / (count - 1.0))))
+
+
+@kernel
+def weight_sum(w: Record) -> float:
+    """All that Slurm's own factors can add up to."""
+    factors = w.weight_age + w.weight_fairshare + w.weight_job_size
+    return factors + w.weight_partition + w.weight_qos + w.weight_tres
+
+
+@kernel
+def order_queue(
+    w: Record,
+    now: float,
+    queue: np.ndarray,
+    count: int,
+    scores: np.ndarray,
+    order: np.ndarray,
+    scratch: np.ndarray,
+) -> None:
+    """Writes the first `count` jobs of `queue` (ascending indices) into `order`, the first to run first."""
+    code = w.code
+    for i in range(count):
+        j = queue[i]
+        if code == GIVEN:
+            scores[i] = t.live(w).score[j]
+        else:
+            scores[i] = score_job(w, code, now, j)
+    influence = w.influence
+    if influence < 1.0:
+        # A bounded site factor by rank on top of Slurm's own priority, as the controller writes it.
+        sort_by_score(scores, count, order, scratch)
+        bound = influence * weight_sum(w)
+        ranks = np.empty(count, dtype=np.int64)
+        for rank in range(count):
+            ranks[order[rank]] = rank
+        for i in range(count):
+            scores[i] = multifactor_priority(w, now, queue[i]) + site_factor(ranks[i], count, bound)
+    for i in range(count):
+        j = queue[i]
+        if starving(w, now - t.jobs(w).submit[j], t.live(w).expected[j]):
+            scores[i] = math.inf  # equal scores fall back on submit order: the longest waiting first
+        elif math.isnan(scores[i]):
+            scores[i] = -math.inf
+    sort_by_score(scores, count, order, scratch)
+    for i in range(count):
+        order[i] = queue[order[i]]
