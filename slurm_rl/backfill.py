@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_rl.domain import tables as t
-from slurm_rl.domain.arrays import BOTH, EXTRA, GIVE, NEVER, NOW, Record
-from slurm_rl.jit import kernel
+from slurm_rl.domain.arrays import BOTH, CPU, EXTRA, GIVE, GPU, MEM, NEVER, NOW, Record
+from slurm_rl.jit import inlined, kernel
 from slurm_rl.place.kernels import ROUND_ROBIN, apply, place, record, take
 from slurm_rl.place.room import fits_totals
 
@@ -31,7 +31,7 @@ def begin(w: Record, j: int, now: int, count: int) -> None:
     enter_running(w, pool, j, now + t.jobs(w).limit[j])
 
 
-@kernel
+@inlined
 def _running_place(w: Record, pool: int, j: int) -> int:
     """Where a job stands, or belongs, in the pool's running list: by (expected end, index)."""
     end = t.live(w).expected_end[j]
@@ -47,7 +47,7 @@ def _running_place(w: Record, pool: int, j: int) -> int:
     return low
 
 
-@kernel
+@inlined
 def enter_running(w: Record, pool: int, j: int, expected_end: int) -> None:
     """Puts a job on the pool's running list."""
     t.live(w).expected_end[j] = expected_end
@@ -58,7 +58,7 @@ def enter_running(w: Record, pool: int, j: int, expected_end: int) -> None:
     t.pools(w).running[pool] += 1
 
 
-@kernel
+@inlined
 def leave_running(w: Record, pool: int, j: int) -> None:
     """Takes a job off the pool's running list."""
     t.pools(w).running[pool] -= 1
@@ -69,47 +69,43 @@ def leave_running(w: Record, pool: int, j: int) -> None:
 @kernel
 def copy_pool(w: Record, pool: int, source: int, target: int) -> None:
     """Copies a pool's part of one view into another."""
+    free, used, total = t.free(w), t.used(w), t.total(w)
     for n in range(t.pools(w).first_node[pool], t.pools(w).last_node[pool]):
-        t.free(w).cpu[target, n] = t.free(w).cpu[source, n]
-        t.free(w).mem[target, n] = t.free(w).mem[source, n]
-        t.free(w).gpu[target, n] = t.free(w).gpu[source, n]
-        for k in range(t.used(w).shape[2]):
-            t.used(w)[target, n, k] = t.used(w)[source, n, k]
+        for c in range(3):
+            free[target, n, c] = free[source, n, c]
+        for k in range(used.shape[2]):
+            used[target, n, k] = used[source, n, k]
     for c in range(3):
-        t.total(w)[target, pool, c] = t.total(w)[source, pool, c]
+        total[target, pool, c] = total[source, pool, c]
 
 
 @kernel
-def meet_node(w: Record, a: int, b: int, target: int, n: int) -> None:
-    """On one node, what is free in both views; keeps the target's sums right."""
-    pool = t.nodes(w).pool[n]
-    cpu = min(t.free(w).cpu[a, n], t.free(w).cpu[b, n])
-    mem = min(t.free(w).mem[a, n], t.free(w).mem[b, n])
-    slots = t.used(w).shape[2]
-    if slots == 0:
-        gpu = min(t.free(w).gpu[a, n], t.free(w).gpu[b, n])
-    else:
-        gpu = 0
-        for k in range(slots):
-            used = max(t.used(w)[a, n, k], t.used(w)[b, n, k])
-            t.used(w)[target, n, k] = used
-            gpu += used == 0
-    t.total(w)[target, pool, 0] += cpu - t.free(w).cpu[target, n]
-    t.total(w)[target, pool, 1] += mem - t.free(w).mem[target, n]
-    t.total(w)[target, pool, 2] += gpu - t.free(w).gpu[target, n]
-    t.free(w).cpu[target, n] = cpu
-    t.free(w).mem[target, n] = mem
-    t.free(w).gpu[target, n] = gpu
+def meet(w: Record, pool: int, a: int, b: int, target: int, first: int, last: int) -> None:
+    """On nodes first … last of a pool, what is free in both views, sums kept right; `target` may be one of them."""
+    free, used, total = t.free(w), t.used(w), t.total(w)
+    slots = used.shape[2]
+    cpu, mem, gpu = np.int64(0), np.int64(0), np.int64(0)
+    for n in range(first, last):
+        cpu -= free[target, n, CPU]
+        mem -= free[target, n, MEM]
+        gpu -= free[target, n, GPU]
+        for c in range(3):
+            free[target, n, c] = min(free[a, n, c], free[b, n, c])
+        if slots > 0:
+            whole = 0
+            for k in range(slots):
+                used[target, n, k] = max(used[a, n, k], used[b, n, k])
+                whole += used[target, n, k] == 0
+            free[target, n, GPU] = whole
+        cpu += free[target, n, CPU]
+        mem += free[target, n, MEM]
+        gpu += free[target, n, GPU]
+    total[target, pool, CPU] += cpu
+    total[target, pool, MEM] += mem
+    total[target, pool, GPU] += gpu
 
 
-@kernel
-def meet(w: Record, pool: int, a: int, b: int, target: int) -> None:
-    """On a whole pool, what is free in both views; `target` may be one of them."""
-    for n in range(t.pools(w).first_node[pool], t.pools(w).last_node[pool]):
-        meet_node(w, a, b, target, n)
-
-
-@kernel
+@inlined
 def try_start(w: Record, j: int, now: int, stamp: int) -> bool:
     """Starts a job if it fits what is free; remembers shapes that did not, since a pass only uses resources up."""
     s = np.int64(t.jobs(w).request[j])
@@ -124,51 +120,109 @@ def try_start(w: Record, j: int, now: int, stamp: int) -> bool:
 
 
 @kernel
-def reserve_head(w: Record, pool: int, head: int) -> None:
-    """EASY's reservation: when the head fits if running jobs use up their limits, and what is left beside it then."""
-    copy_pool(w, pool, NOW, EXTRA)
+def foresee(w: Record, pool: int, head: int) -> None:
+    """The earliest that the head could fit by the pool's sums alone: a bound on the shadow time, cheap to have.
+
+    A job that ends by this bound may start whatever the reservation turns out to be; nodes are planned only when
+    another one asks. Jobs started before that end by the shadow time, so that planning late plans the same.
+    """
+    pools, shapes, total, live = t.pools(w), t.shapes(w), t.total(w), t.live(w)
+    pools.head[pool] = head
+    pools.extra_known[pool] = 0
+    for c in range(3):
+        total[EXTRA, pool, c] = total[NOW, pool, c]
     s = np.int64(t.jobs(w).request[head])
-    i = t.pools(w).first_job[pool]
-    last = i + t.pools(w).running[pool]
-    t.pools(w).shadow[pool] = NEVER  # a head that fits on no empty cluster (nodes are down) holds nobody up
+    i = pools.first_job[pool]
+    last = i + pools.running[pool]
+    pools.shadow[pool] = NEVER
     while i < last:
-        instant = t.live(w).expected_end[t.running(w)[i]]
-        while i < last and t.live(w).expected_end[t.running(w)[i]] == instant:
-            j = t.running(w)[i]
-            apply(w, np.int64(t.jobs(w).request[j]), EXTRA, t.live(w).held[j], GIVE)
+        instant = live.expected_end[t.running(w)[i]]
+        while i < last and live.expected_end[t.running(w)[i]] == instant:
+            k = t.jobs(w).request[t.running(w)[i]]
+            total[EXTRA, pool, CPU] += shapes.units[k] * shapes.cpu[k]
+            total[EXTRA, pool, MEM] += shapes.units[k] * shapes.mem[k]
+            total[EXTRA, pool, GPU] += shapes.units[k] * shapes.gpu[k]
             i += 1
         if fits_totals(w, s, EXTRA):
+            pools.shadow[pool] = instant
+            break
+    total[EXTRA, pool, CPU] -= shapes.units[s] * shapes.cpu[s]
+    total[EXTRA, pool, MEM] -= shapes.units[s] * shapes.mem[s]
+    total[EXTRA, pool, GPU] -= shapes.units[s] * shapes.gpu[s]
+
+
+@kernel
+def reserve_head(w: Record, pool: int) -> None:
+    """EASY's reservation: when the head fits if running jobs use up their limits, and what is left beside it then."""
+    copy_pool(w, pool, NOW, EXTRA)
+    pools, live = t.pools(w), t.live(w)
+    s = np.int64(t.jobs(w).request[pools.head[pool]])
+    i = pools.first_job[pool]
+    last = i + pools.running[pool]
+    earliest = pools.shadow[pool]  # by the sums: no need to look before
+    pools.shadow[pool] = NEVER  # a head that fits on no empty cluster (nodes are down) holds nobody up
+    pools.extra_known[pool] = 1
+    pools.both_known[pool] = 0
+    while i < last:
+        instant = live.expected_end[t.running(w)[i]]
+        while i < last and live.expected_end[t.running(w)[i]] == instant:
+            j = t.running(w)[i]
+            apply(w, np.int64(t.jobs(w).request[j]), EXTRA, live.held[j], GIVE)
+            i += 1
+        if instant >= earliest:
             count = place(w, s, EXTRA)
             if count > 0:
                 take(w, s, EXTRA, count)
-                t.pools(w).shadow[pool] = instant
+                pools.shadow[pool] = instant
                 break
-    meet(w, pool, NOW, EXTRA, BOTH)
 
 
 @kernel
 def try_backfill(w: Record, pool: int, j: int, now: int, stamp: int) -> bool:
     """Starts a job behind the reserved head if it ends by the shadow time or stays within the extra."""
+    pools, shapes = t.pools(w), t.shapes(w)
     s = np.int64(t.jobs(w).request[j])
-    if t.shapes(w).misfit[s] == stamp:
+    if shapes.misfit[s] == stamp:
         return False
-    if now + t.jobs(w).limit[j] <= t.pools(w).shadow[pool]:
+    end = now + t.jobs(w).limit[j]
+    unplanned = end > pools.shadow[pool] and not pools.extra_known[pool] and fits_totals(w, s, NOW)
+    if unplanned and (fits_totals(w, s, EXTRA) or not _divisible(w, t.jobs(w).request[pools.head[pool]])):
+        reserve_head(w, pool)
+    if end <= pools.shadow[pool]:
         count = place(w, s, NOW)
         if count == 0:
-            t.shapes(w).misfit[s] = stamp
+            shapes.misfit[s] = stamp
             return False
     else:
-        if t.shapes(w).misfit_both[s] == stamp:
+        if shapes.misfit_both[s] == stamp or not fits_totals(w, s, NOW) or not fits_totals(w, s, EXTRA):
             return False
+        if not pools.both_known[pool]:
+            meet(w, pool, NOW, EXTRA, BOTH, pools.first_node[pool], pools.last_node[pool])
+            pools.both_known[pool] = 1
         count = place(w, s, BOTH)
         if count == 0:
-            t.shapes(w).misfit_both[s] = stamp
+            shapes.misfit_both[s] = stamp
             return False
         take(w, s, EXTRA, count)
     begin(w, j, now, count)
-    for i in range(count):
-        meet_node(w, NOW, EXTRA, BOTH, t.spot(w).node[i])
+    if pools.extra_known[pool] and pools.both_known[pool]:
+        for i in range(count):
+            n = t.spot(w).node[i]
+            meet(w, pool, NOW, EXTRA, BOTH, n, n + 1)
     return True
+
+
+@inlined
+def _divisible(w: Record, s: int) -> bool:
+    """Whether a shape fits exactly when the sums leave room: single CPUs, or single GPUs, wherever they are."""
+    shapes = t.shapes(w)
+    alone = shapes.cpu[s] + shapes.mem[s] + shapes.gpu[s] == 1 and shapes.share[s] == 0
+    kind = shapes.kind[s]
+    pool = shapes.pool[s]
+    everywhere = (
+        t.kind_ptr(w)[kind + 1] - t.kind_ptr(w)[kind] == t.pools(w).last_node[pool] - t.pools(w).first_node[pool]
+    )
+    return alone and everywhere and shapes.per_node[s] >= shapes.units[s]
 
 
 @kernel
@@ -198,7 +252,9 @@ def easy_pass(
     # Without room for anyone behind the head, its reservation need not be planned.
     if backfill != EASY or i >= last or not any_fits(w, order, i + 1, last, stamp):
         return count
-    reserve_head(w, pool, order[i])
+    foresee(w, pool, order[i])
+    if w.placer == ROUND_ROBIN:
+        reserve_head(w, pool)  # its choice depends on what starts before
     for k in range(i + 1, last):
         if try_backfill(w, pool, order[k], now, stamp):
             started[count] = order[k]

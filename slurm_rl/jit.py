@@ -6,11 +6,9 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numba
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _sources_digest() -> str:
@@ -50,7 +48,11 @@ def _drop_old(base: Path, keep: int) -> None:
 _use_own_cache()
 
 
-def kernel(function: _F) -> _F:
+def kernel(function: Callable[..., Any]) -> Any:
     """Compiles to machine code on first use; releases the GIL, so that replays can run side by side in threads."""
-    compiled: _F = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
-    return compiled
+    return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """A small kernel that becomes part of its callers: each kernel of its own costs seconds of compilation."""
+    return numba.njit(inline="always", error_model="numpy")(function)

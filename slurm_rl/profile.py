@@ -10,7 +10,7 @@ import numpy as np
 from slurm_rl.backfill import begin, copy_pool, meet
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import FIRST_ROW, GIVE, NEVER, NOW, SCRATCH, TAKE, Record
-from slurm_rl.jit import kernel
+from slurm_rl.jit import inlined, kernel
 from slurm_rl.place.kernels import apply, forget, place, record
 from slurm_rl.place.room import fits_totals
 
@@ -20,7 +20,7 @@ INTERVAL, DEPTH, WINDOW, RESOLUTION, MAIN_DEPTH = np.array([30, 500, 86400, 60, 
 MORE_ROWS = -1  # the profile may need more rows than there are: nothing was done
 
 
-@kernel
+@inlined
 def _find(w: Record, count: int, instant: int) -> int:
     """The first row that begins at or after `instant`."""
     low, high = 0, count
@@ -33,7 +33,7 @@ def _find(w: Record, count: int, instant: int) -> int:
     return low
 
 
-@kernel
+@inlined
 def _split(w: Record, count: int, pool: int, instant: int) -> int:
     """Makes sure that a row begins at `instant` (not before the first row); the new number of rows."""
     at = _find(w, count, instant)
@@ -94,15 +94,16 @@ def _earliest(w: Record, count: int, pool: int, j: int, horizon: int) -> int:
             if k == i + 1:
                 return i
             copy_pool(w, pool, view, SCRATCH)
+            first, last = t.pools(w).first_node[pool], t.pools(w).last_node[pool]
             for r in range(i + 1, k):
-                meet(w, pool, SCRATCH, t.rows(w).row[r], SCRATCH)
+                meet(w, pool, SCRATCH, t.rows(w).row[r], SCRATCH, first, last)
             if place(w, s, SCRATCH) > 0:
                 return i
         i += 1
     return -1
 
 
-@kernel
+@inlined
 def _entries(w: Record, s: int) -> int:
     """How many entries the placement in `t.spot(w)` has: they hold all the units of the shape."""
     left = t.shapes(w).units[s]
@@ -205,7 +206,7 @@ def conservative_pass(
     return starts
 
 
-@kernel
+@inlined
 def unbook(w: Record, j: int) -> None:
     """Drops a job's booking."""
     forget(w, t.live(w).booked[j])

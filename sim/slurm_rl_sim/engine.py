@@ -9,8 +9,8 @@ import numpy as np
 
 from slurm_rl.backfill import SLURM, begin
 from slurm_rl.domain import tables as t
-from slurm_rl.domain.arrays import GPU_MILLI, NEVER, NO, NOW, YES, Array, Record
-from slurm_rl.jit import kernel
+from slurm_rl.domain.arrays import CPU, GPU, GPU_MILLI, MEM, NEVER, NO, NOW, YES, Array, Record
+from slurm_rl.jit import inlined, kernel
 from slurm_rl.place.kernels import place
 from slurm_rl.policy.estimate import finish
 from slurm_rl.policy.fairshare import fair_tree
@@ -24,7 +24,7 @@ from slurm_rl_sim.ticks import cycles
 DONE, BEFORE_PASS, PAUSED, GROW = range(4)  # what `advance` came back for
 
 
-@kernel
+@inlined
 def _ends(w: Record, now: int) -> None:
     while w.heap_count > 0 and t.live(w).end[t.heap(w)[0]] == now:
         j = t.heap(w)[0]
@@ -34,7 +34,7 @@ def _ends(w: Record, now: int) -> None:
         w.ended += 1
         release(w, j, now)
         if w.source == BY_USER:
-            finish(w, t.groups(w), j, now - t.live(w).start[j] + t.live(w).done[j])
+            finish(w, j, now - t.live(w).start[j] + t.live(w).done[j])
 
 
 @kernel
@@ -58,12 +58,12 @@ def _node_events(w: Record, now: int) -> None:
                     k += 1
         sign = 1 if up else -1
         t.nodes(w).down[n] = 1 - up
-        t.free(w).cpu[NOW, n] += sign * t.nodes(w).cpu[n]
-        t.free(w).mem[NOW, n] += sign * t.nodes(w).mem[n]
-        t.free(w).gpu[NOW, n] += sign * t.nodes(w).gpu[n]
-        t.total(w)[NOW, pool, 0] += sign * t.nodes(w).cpu[n]
-        t.total(w)[NOW, pool, 1] += sign * t.nodes(w).mem[n]
-        t.total(w)[NOW, pool, 2] += sign * t.nodes(w).gpu[n]
+        t.free(w)[NOW, n, CPU] += sign * t.nodes(w).cpu[n]
+        t.free(w)[NOW, n, MEM] += sign * t.nodes(w).mem[n]
+        t.free(w)[NOW, n, GPU] += sign * t.nodes(w).gpu[n]
+        t.total(w)[NOW, pool, CPU] += sign * t.nodes(w).cpu[n]
+        t.total(w)[NOW, pool, MEM] += sign * t.nodes(w).mem[n]
+        t.total(w)[NOW, pool, GPU] += sign * t.nodes(w).gpu[n]
         for g in range(min(t.nodes(w).gpu[n], t.used(w).shape[2])):
             t.used(w)[NOW, n, g] = 0 if up else GPU_MILLI
         # Bookings were made for another cluster: conservative plans the pool anew.
@@ -82,7 +82,7 @@ def _holds(w: Record, j: int, n: int) -> bool:
     return False
 
 
-@kernel
+@inlined
 def _bucket(elapsed: int) -> int:
     """Eight buckets to each power of two."""
     if elapsed < 8:
@@ -93,7 +93,7 @@ def _bucket(elapsed: int) -> int:
     return min(power * 8 + ((elapsed >> (power - 3)) & 7), LATENCY_BUCKETS - 1)
 
 
-@kernel
+@inlined
 def _pass(w: Record, now: int, pool: int, tick: bool) -> bool:
     """Schedules a pool and lets the started jobs run; False if it needs more rows first."""
     began = cycles()
@@ -109,7 +109,7 @@ def _pass(w: Record, now: int, pool: int, tick: bool) -> bool:
     return True
 
 
-@kernel
+@inlined
 def _next_instant(w: Record) -> int:
     """When something happens next."""
     instant = w.tick
@@ -122,7 +122,7 @@ def _next_instant(w: Record) -> int:
     return instant
 
 
-@kernel
+@inlined
 def _anyone_waits(w: Record) -> bool:
     for pool in range(len(t.pools(w))):
         if t.pools(w).queue_last[pool] > t.pools(w).queue_first[pool]:
@@ -130,7 +130,7 @@ def _anyone_waits(w: Record) -> bool:
     return False
 
 
-@kernel
+@inlined
 def _apply_events(w: Record, now: int) -> None:
     """All that happens at an instant, before anything is scheduled."""
     _ends(w, now)
@@ -143,7 +143,7 @@ def _apply_events(w: Record, now: int) -> None:
             arrive(w, j, NO)
 
 
-@kernel
+@inlined
 def _schedule_all(w: Record, now: int) -> bool:
     """One pass for each touched pool, then backfill cycles that are due; False if a profile needs more rows first."""
     if w.track_usage and now - w.calculated >= w.calc_period:

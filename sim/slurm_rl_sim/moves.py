@@ -7,25 +7,12 @@ import numpy as np
 from slurm_rl.backfill import leave_running
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import GIVE, NOW, Record
-from slurm_rl.jit import kernel
+from slurm_rl.jit import inlined, kernel
 from slurm_rl.place.kernels import apply, forget
-from slurm_rl.policy.estimate import from_limit, known, predict
+from slurm_rl.policy.estimate import estimate
 from slurm_rl.policy.fairshare import hold
-from slurm_rl.policy.heuristics import BY_ORACLE, BY_USER, score_job
+from slurm_rl.policy.heuristics import score_job
 from slurm_rl_sim.state import QUEUED, RUNNING, enqueue, heap_push, heap_remove, touch
-
-
-@kernel
-def estimate(w: Record, j: int) -> None:
-    """Writes down what is believed of a job's run time now."""
-    source = w.source
-    if source == BY_USER:
-        predict(w, t.groups(w), j)
-        t.live(w).version[j] = t.users(w).version[np.int64(t.jobs(w).user[j])]
-    elif source == BY_ORACLE:
-        known(w, j, t.work(w)[j])
-    else:
-        from_limit(w, j)
 
 
 @kernel
@@ -85,7 +72,7 @@ def release(w: Record, j: int, now: int) -> None:
     touch(w, pool, np.int64(2))
 
 
-@kernel
+@inlined
 def _hold(w: Record, j: int, change: float, now: int) -> None:
     user, account = np.int64(t.jobs(w).user[j]), np.int64(t.jobs(w).account[j])
     hold(t.users(w), t.accounts(w), user, account, change, float(now), w.half_life)

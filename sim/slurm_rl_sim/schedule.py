@@ -17,27 +17,22 @@ from slurm_rl.backfill import (
 )
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import GIVE, NOW, SCRATCH, YES, Record
-from slurm_rl.jit import kernel
+from slurm_rl.jit import inlined, kernel
 from slurm_rl.place.kernels import apply, place, take
-from slurm_rl.policy.heuristics import BY_USER, SRPT
+from slurm_rl.policy.heuristics import SRPT
 from slurm_rl.policy.order import order_queue
 from slurm_rl.profile import MAIN_DEPTH, conservative_pass, slurm_cycle
-from slurm_rl_sim.moves import arrive, estimate, stop_running
+from slurm_rl_sim.moves import arrive, stop_running
 from slurm_rl_sim.state import QUEUED
 
 
-@kernel
+@inlined
 def ordered(w: Record, now: int, pool: int) -> tuple[np.ndarray, int, int]:
     """The pool's queue in the policy's order: an array with its first and last position."""
     head, tail = t.pools(w).queue_first[pool], t.pools(w).queue_last[pool]
     if w.fixed_order:
         return t.queue(w), head, tail
-    queue = t.queue(w)[head:tail]
-    if w.source == BY_USER:
-        for j in queue:
-            if t.live(w).version[j] != t.users(w).version[np.int64(t.jobs(w).user[j])]:
-                estimate(w, j)
-    order_queue(w, float(now), queue, tail - head, t.scores(w), t.order(w), t.scratch(w))
+    order_queue(w, float(now), t.queue(w)[head:tail], tail - head)
     return t.order(w), 0, tail - head
 
 
@@ -82,34 +77,34 @@ def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
     return easy_pass(w, NONE, now, pool, order, first, min(last, first + MAIN_DEPTH), stamp, t.started(w))
 
 
-@kernel
+@inlined
 def _arrivals(w: Record, backfill: int, now: int, pool: int) -> int:
     """Tests the jobs that have just arrived, in order, against what is free (and EASY's standing reservation)."""
-    stamp = t.pools(w).stamp[pool]
+    pools, queue = t.pools(w), t.queue(w)
+    stamp = pools.stamp[pool]
+    at, last = pools.queue_first[pool], pools.queue_last[pool]
+    lone = w.arrived - 1
+    if pools.fresh[pool] == 1:
+        # The usual case: one arrival, found without a walk along the queue.
+        while t.shapes(w).pool[t.jobs(w).request[lone]] != pool or t.live(w).state[lone] != QUEUED:
+            lone -= 1
+        at = last - 1
     count = 0
-    if t.pools(w).fresh[pool] == 1:
-        j = w.arrived - 1
-        while t.shapes(w).pool[np.int64(t.jobs(w).request[j])] != pool or t.live(w).state[j] != QUEUED:
-            j -= 1
-        if _arrival(w, backfill, now, pool, j, stamp):
-            t.started(w)[0] = j
-            count = 1
-    else:
-        for i in range(t.pools(w).queue_first[pool], t.pools(w).queue_last[pool]):
-            j = t.queue(w)[i]
-            if j >= w.fresh and _arrival(w, backfill, now, pool, j, stamp):
-                t.started(w)[count] = j
-                count += 1
-    if count > 0 and t.pools(w).last_node[pool] - t.pools(w).first_node[pool] > 1:
-        t.pools(w).planned[pool] = 0
+    while at < last:
+        j = lone if pools.fresh[pool] == 1 else queue[at]
+        at += 1
+        if j < w.fresh:
+            continue
+        if backfill == FIRSTFIT:
+            starts = try_start(w, j, now, stamp)
+        else:
+            starts = try_backfill(w, pool, j, now, stamp)
+        if starts:
+            t.started(w)[count] = j
+            count += 1
+    if count > 0 and pools.last_node[pool] - pools.first_node[pool] > 1:
+        pools.planned[pool] = 0
     return count
-
-
-@kernel
-def _arrival(w: Record, backfill: int, now: int, pool: int, j: int, stamp: int) -> bool:
-    if backfill == FIRSTFIT:
-        return try_start(w, j, now, stamp)
-    return try_backfill(w, pool, j, now, stamp)
 
 
 @kernel
@@ -162,7 +157,7 @@ def _preempt(w: Record, now: int, pool: int) -> bool:
     return True
 
 
-@kernel
+@inlined
 def _standing(w: Record, j: int, now: int) -> float:
     """What preemption compares, higher keeps its nodes: short remaining time under srpt, else the own priority."""
     if w.code == SRPT:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import Record
-from slurm_rl.jit import kernel
+from slurm_rl.jit import inlined, kernel
 
 WAITING, QUEUED, RUNNING, COMPLETED, KILLED, REJECTED = range(6)
 
 LATENCY_BUCKETS = 64 * 8  # eight to each power of two cycles
 
 
-@kernel
+@inlined
 def _before(w: Record, a: int, b: int) -> bool:
     """Whether job `a` ends before job `b`."""
     return t.live(w).end[a] < t.live(w).end[b] or (t.live(w).end[a] == t.live(w).end[b] and a < b)
@@ -59,7 +59,7 @@ def heap_remove(w: Record, at: int) -> None:
     t.heap(w)[k] = j
 
 
-@kernel
+@inlined
 def touch(w: Record, pool: int, change: int) -> None:
     """Notes that a pool needs a scheduling pass."""
     if t.pools(w).change[pool] == 0:

@@ -59,7 +59,7 @@ SHAPE = np.dtype(
 NODE = np.dtype(
     [("cpu", "i8"), ("mem", "i8"), ("gpu", "i8"), ("type", "i8"), ("pool", "i8"), ("down", "i8")], align=True
 )
-FREE = np.dtype([("cpu", "i4"), ("mem", "i4"), ("gpu", "i4")], align=True)
+CPU, MEM, GPU = range(3)  # columns of what is free
 # Partitions that share nodes are one pool; its nodes are neighbours, and so are the places of its jobs in lists.
 POOL = np.dtype(
     [
@@ -76,6 +76,9 @@ POOL = np.dtype(
         ("cursor", "i8"),  # where round-robin goes on
         ("change", "i8"),  # since the last pass: 1 = arrivals only, 2 = anything may fit now
         ("fresh", "i8"),  # arrivals since the last pass
+        ("head", "i8"),  # EASY: the job that the reservation is for
+        ("extra_known", "i8"),  # whether the view EXTRA is planned, or only its sums
+        ("both_known", "i8"),  # whether the view BOTH is up to date
         ("planned", "i8"),  # whether EASY's reservation still stands
         ("due", "i8"),  # whether a backfill cycle is due at the next tick
     ],

@@ -20,7 +20,6 @@ from slurm_rl.domain.arrays import (
     ACCOUNT,
     ENTRY,
     EVENT,
-    FREE,
     GPU_MILLI,
     GROUP,
     JOB,
@@ -35,7 +34,7 @@ from slurm_rl.domain.arrays import (
     Array,
 )
 
-INT, FLOAT, SMALL = np.dtype("i8"), np.dtype("f8"), np.dtype("i2")
+INT, WHOLE, SMALL, FLOAT = np.dtype("i8"), np.dtype("i4"), np.dtype("i2"), np.dtype("f8")
 
 # Name, record or number type, dimensions of each table.
 TABLES: dict[str, tuple[np.dtype[Any], int]] = {
@@ -47,7 +46,7 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "kind_node": (INT, 1),  # nodes that jobs of a kind may use, ascending within a kind
     "speed": (FLOAT, 2),  # [rows, GPU types]
     "pools": (POOL, 1),  # pools
-    "free": (FREE, 2),  # [views, nodes] what is unused
+    "free": (WHOLE, 3),  # [views, nodes, 3] unused cpu, mem, gpu
     "used": (
         SMALL,
         3,
@@ -116,7 +115,7 @@ def fill_views(world: World) -> None:
     nodes, free, used, total = world["nodes"], world["free"], world["used"], world["total"]
     used[:] = np.where(np.arange(used.shape[2])[None, :] < nodes["gpu"][:, None], 0, GPU_MILLI)
     for column, field in enumerate(("cpu", "mem", "gpu")):
-        free[field] = nodes[field]
+        free[:, :, column] = nodes[field]
         total[:, :, column] = np.bincount(nodes["pool"], weights=nodes[field], minlength=len(world["pools"]))
 
 

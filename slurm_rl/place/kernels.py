@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_rl.domain import tables as t
-from slurm_rl.domain.arrays import GPU_MILLI, TAKE, Record
-from slurm_rl.jit import kernel
-from slurm_rl.place.room import capacity, fits_totals
+from slurm_rl.domain.arrays import CPU, GPU, GPU_MILLI, MEM, TAKE, Record
+from slurm_rl.jit import inlined, kernel
+from slurm_rl.place.room import capacity, fits_totals, node_room
 from slurm_rl.place.tier import place_tier
 
 FIRST_FIT, BEST_FIT, SPREAD, ROUND_ROBIN, TIER = range(5)
@@ -34,6 +34,8 @@ def place(w: Record, s: int, view: int) -> int:
         start = first
         while start < last and t.kind_node(w)[start] < t.pools(w).cursor[t.shapes(w).pool[s]]:
             start += 1
+        if start == last:
+            start = first
         count = _fill(w, s, view, first, last, start)
     elif how == TIER and t.shapes(w).gpu[s] > 0:  # tiers are about whole GPUs; other jobs go best-fit
         count = place_tier(w, s, view)
@@ -47,18 +49,25 @@ def place(w: Record, s: int, view: int) -> int:
 @kernel
 def _fill(w: Record, s: int, view: int, first: int, last: int, start: int) -> int:
     """Takes nodes as they come, from `start` and around, as many units of each as fit."""
-    left = t.shapes(w).units[s]
+    shapes, free, kind_node, spot = t.shapes(w), t.free(w), t.kind_node(w), t.spot(w)
+    cpu, mem, gpu, per_node = shapes.cpu[s], shapes.mem[s], shapes.gpu[s], shapes.per_node[s]
+    shared = shapes.share[s] > 0
+    left = shapes.units[s]
     count = 0
-    for i in range(last - first):
-        at = start + i
-        if at >= last:
-            at -= last - first
-        n = t.kind_node(w)[at]
-        units = capacity(w, s, view, n, left)
+    at = start
+    for _ in range(last - first):
+        n = kind_node[at]
+        at += 1
+        if at == last:
+            at = first
+        if shared:
+            units = capacity(w, s, view, n, left)
+        else:
+            units = node_room(free, view, n, cpu, mem, gpu, min(left, per_node))
         if units > 0:
-            t.spot(w).node[count] = n
-            t.spot(w).units[count] = units
-            t.spot(w).gpus[count] = 0
+            spot.node[count] = n
+            spot.units[count] = units
+            spot.gpus[count] = 0
             count += 1
             left -= units
             if left == 0:
@@ -78,7 +87,7 @@ def _fewest(w: Record, s: int, view: int, first: int, last: int, emptiest: bool)
         units = capacity(w, s, view, n, left)
         candidates += units > 0
         if units == left:
-            free = t.free(w).gpu[view, n] if on_gpus else t.free(w).cpu[view, n]
+            free = t.free(w)[view, n, GPU] if on_gpus else t.free(w)[view, n, CPU]
             if best < 0 or (free > best_free if emptiest else free < best_free):
                 best, best_free = n, free
     if best >= 0:
@@ -91,7 +100,7 @@ def _fewest(w: Record, s: int, view: int, first: int, last: int, emptiest: bool)
         n = t.kind_node(w)[at]
         units = capacity(w, s, view, n, left)
         if units > 0:
-            free = min(np.int64(t.free(w).gpu[view, n] if on_gpus else t.free(w).cpu[view, n]), _FREE_MASK)
+            free = min(np.int64(t.free(w)[view, n, GPU] if on_gpus else t.free(w)[view, n, CPU]), _FREE_MASK)
             keys[at_key] = -(np.int64(units) << 40) + ((_FREE_MASK - free if emptiest else free) << 20) + n
             at_key += 1
     _sort(keys)
@@ -138,7 +147,7 @@ def _best_last(
         n = keys[i] & _NODE_MASK
         if capacity(w, s, view, n, left) < left:
             break  # keys are sorted by room: no later node holds more
-        free = t.free(w).gpu[view, n] if on_gpus else t.free(w).cpu[view, n]
+        free = t.free(w)[view, n, GPU] if on_gpus else t.free(w)[view, n, CPU]
         if best < 0 or (free > best_free if emptiest else free < best_free) or (free == best_free and n < best):
             best, best_free = n, free
     return best
@@ -167,7 +176,8 @@ def _pick_gpus(w: Record, s: int, view: int, count: int) -> int:
     added = np.zeros(slots, dtype=np.int64)
     for i in range(count - 1, -1, -1):
         n = t.spot(w).node[i]
-        added[:] = 0
+        for k in range(slots):
+            added[k] = 0
         for _ in range(t.spot(w).units[i]):
             best, best_used = -1, -1
             for k in range(slots):
@@ -187,10 +197,10 @@ def shift(w: Record, s: int, view: int, n: int, units: int, gpus: int, sign: int
     """Takes (TAKE) or gives back (GIVE) units of a shape on one node of a view."""
     pool = t.shapes(w).pool[s]
     cpu, mem = units * t.shapes(w).cpu[s] * sign, units * t.shapes(w).mem[s] * sign
-    t.free(w).cpu[view, n] += cpu
-    t.free(w).mem[view, n] += mem
-    t.total(w)[view, pool, 0] += cpu
-    t.total(w)[view, pool, 1] += mem
+    t.free(w)[view, n, CPU] += cpu
+    t.free(w)[view, n, MEM] += mem
+    t.total(w)[view, pool, CPU] += cpu
+    t.total(w)[view, pool, MEM] += mem
     if t.used(w).shape[2] == 0:
         gpu = units * t.shapes(w).gpu[s] * sign
     else:
@@ -202,11 +212,11 @@ def shift(w: Record, s: int, view: int, n: int, units: int, gpus: int, sign: int
                 now = was - sign * amount
                 t.used(w)[view, n, k] = now
                 gpu += (now == 0) - (was == 0)
-    t.free(w).gpu[view, n] += gpu
-    t.total(w)[view, pool, 2] += gpu
+    t.free(w)[view, n, GPU] += gpu
+    t.total(w)[view, pool, GPU] += gpu
 
 
-@kernel
+@inlined
 def take(w: Record, s: int, view: int, count: int) -> None:
     """Takes the placement in `t.spot(w)` out of a view."""
     for i in range(count):

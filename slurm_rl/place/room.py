@@ -3,45 +3,42 @@
 from __future__ import annotations
 
 from slurm_rl.domain import tables as t
-from slurm_rl.domain.arrays import GPU_MILLI, Record
-from slurm_rl.jit import kernel
+from slurm_rl.domain.arrays import CPU, GPU, GPU_MILLI, MEM, Array, Record
+from slurm_rl.jit import inlined, kernel
 
 
-@kernel
+@inlined
 def fits_totals(w: Record, s: int, view: int) -> bool:
     """Whether the sums over the shape's pool leave room: a quick no, never a yes on its own."""
-    units = t.shapes(w).units[s]
-    pool = t.shapes(w).pool[s]
+    shapes, total = t.shapes(w), t.total(w)
+    units = shapes.units[s]
+    pool = shapes.pool[s]
     return (
-        units * t.shapes(w).cpu[s] <= t.total(w)[view, pool, 0]
-        and units * t.shapes(w).mem[s] <= t.total(w)[view, pool, 1]
-        and units * t.shapes(w).gpu[s] <= t.total(w)[view, pool, 2]
+        units * shapes.cpu[s] <= total[view, pool, CPU]
+        and units * shapes.mem[s] <= total[view, pool, MEM]
+        and units * shapes.gpu[s] <= total[view, pool, GPU]
     )
+
+
+@inlined
+def node_room(free: Array, view: int, n: int, cpu: int, mem: int, gpu: int, wanted: int) -> int:
+    """How many units of so much CPU, memory and whole GPUs a node has room for, at most `wanted`."""
+    room = wanted
+    if gpu > 0:
+        room = min(room, free[view, n, GPU] if gpu == 1 else free[view, n, GPU] // gpu)
+    if cpu > 0 and room > 0:
+        room = min(room, free[view, n, CPU] if cpu == 1 else free[view, n, CPU] // cpu)
+    if mem > 0 and room > 0:
+        room = min(room, free[view, n, MEM] // mem)
+    return room
 
 
 @kernel
 def capacity(w: Record, s: int, view: int, n: int, wanted: int) -> int:
     """How many units of a shape a node can take, at most `wanted`."""
-    room = min(wanted, t.shapes(w).per_node[s])
-    per = t.shapes(w).gpu[s]
-    if per > 0:
-        have = t.free(w).gpu[view, n]
-        if have < per:
-            return 0
-        room = min(room, have if per == 1 else have // per)
-    per = t.shapes(w).cpu[s]
-    if per > 0:
-        have = t.free(w).cpu[view, n]
-        if have < per:
-            return 0
-        room = min(room, have if per == 1 else have // per)
-    per = t.shapes(w).mem[s]
-    if per > 0:
-        have = t.free(w).mem[view, n]
-        if have < per:
-            return 0
-        room = min(room, have // per)
-    share = t.shapes(w).share[s]
+    shapes = t.shapes(w)
+    cpu, mem, gpu, share = shapes.cpu[s], shapes.mem[s], shapes.gpu[s], shapes.share[s]
+    room = node_room(t.free(w), view, n, cpu, mem, gpu, min(wanted, shapes.per_node[s]))
     if share > 0:
         slots = 0
         for k in range(t.used(w).shape[2]):

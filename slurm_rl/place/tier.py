@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_rl.domain import tables as t
-from slurm_rl.domain.arrays import Record
+from slurm_rl.domain.arrays import GPU, Record
 from slurm_rl.jit import kernel
 from slurm_rl.place.room import capacity
 
@@ -54,7 +54,7 @@ def place_tier(w: Record, s: int, view: int) -> int:
         room[i] = capacity(w, s, view, n, units)
         if room[i] == 0:
             continue
-        free[i] = t.free(w).gpu[view, n]
+        free[i] = t.free(w)[view, n, GPU]
         total[i] = t.nodes(w).gpu[n]
         for g in range(groups):
             k = leader[g]

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from slurm_rl.domain import tables as t
-from slurm_rl.domain.arrays import LEVELS, Record
-from slurm_rl.jit import kernel
+from slurm_rl.domain.arrays import LEVELS, Array, Record
+from slurm_rl.jit import inlined, kernel
+from slurm_rl.policy.heuristics import BY_ORACLE, BY_USER
 
 # How many finished jobs a group needs before it weighs as much as the more general guess before it, and how much an
 # older job still counts when a newer one of its group ends: chosen by the rank correlation of estimate and run time
@@ -26,7 +25,8 @@ _MAX_VARIANCE = 6.0
 
 
 @kernel
-def _learn(groups: np.ndarray, group: int, value: float, keep: float) -> None:
+def _learn(w: Record, group: int, value: float, keep: float) -> None:
+    groups = t.groups(w)
     weight = groups.weight[group] * keep
     delta = value - groups.center[group]
     groups.weight[group] = weight + 1.0
@@ -35,20 +35,21 @@ def _learn(groups: np.ndarray, group: int, value: float, keep: float) -> None:
 
 
 @kernel
-def finish(w: Record, groups: np.ndarray, j: int, ran: float) -> None:
+def finish(w: Record, j: int, ran: float) -> None:
     """Learns from a job that has ended after running `ran` seconds."""
     log_run = math.log(max(ran, 1.0))
-    _learn(groups, 0, log_run - math.log(max(float(t.jobs(w).limit[j]), 1.0)), 0.999)
+    _learn(w, 0, log_run - math.log(max(float(t.jobs(w).limit[j]), 1.0)), 0.999)
     for level in range(LEVELS):
         group = t.jobs(w).group[j, level]
         if group >= 0:
-            _learn(groups, group + 1, log_run, 0.999 if level == 0 else _KEEP)
-    t.users(w).version[np.int64(t.jobs(w).user[j])] += 1
+            _learn(w, group + 1, log_run, 0.999 if level == 0 else _KEEP)
+    t.users(w).version[t.jobs(w).user[j]] += 1
 
 
 @kernel
-def predict(w: Record, groups: np.ndarray, j: int) -> None:
-    """Writes what is believed of job `j` now."""
+def predict(w: Record, j: int) -> None:
+    """Writes what finished jobs tell of job `j`."""
+    groups = t.groups(w)
     log_limit = math.log(max(float(t.jobs(w).limit[j]), 1.0))
     weight = groups.weight[0]
     mean = log_limit + (groups.center[0] if weight > 0 else math.log(0.5))
@@ -71,16 +72,33 @@ def predict(w: Record, groups: np.ndarray, j: int) -> None:
     t.live(w).seen[j] = seen
 
 
-@kernel
-def from_limit(w: Record, j: int) -> None:
-    """The time limit taken at its word."""
-    known(w, j, float(t.jobs(w).limit[j]))
-
-
-@kernel
+@inlined
 def known(w: Record, j: int, run: float) -> None:
-    """A run time known for certain: what `@oracle` alone may use."""
-    t.live(w).expected[j] = run
-    t.live(w).inverse[j] = 1.0 / max(run, 1.0)
-    t.live(w).spread[j] = 0.0
-    t.live(w).seen[j] = 0.0
+    """A run time taken as certain: the time limit at its word, or the truth that `@oracle` alone may use."""
+    live = t.live(w)
+    live.expected[j] = run
+    live.inverse[j] = 1.0 / max(run, 1.0)
+    live.spread[j] = 0.0
+    live.seen[j] = 0.0
+
+
+@kernel
+def estimate(w: Record, j: int) -> None:
+    """Writes what is believed of a job's run time now, from the source that the policy uses."""
+    if w.source == BY_USER:
+        predict(w, j)
+        t.live(w).version[j] = t.users(w).version[t.jobs(w).user[j]]
+    elif w.source == BY_ORACLE:
+        known(w, j, t.work(w)[j])
+    else:
+        known(w, j, float(t.jobs(w).limit[j]))
+
+
+@kernel
+def refresh(w: Record, queue: Array, count: int) -> None:
+    """Renews the estimates of waiting jobs whose user has finished jobs since."""
+    if w.source == BY_USER:
+        for i in range(count):
+            j = queue[i]
+            if t.live(w).version[j] != t.users(w).version[t.jobs(w).user[j]]:
+                estimate(w, j)

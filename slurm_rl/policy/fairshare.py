@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from slurm_rl.jit import kernel
+from slurm_rl.jit import inlined, kernel
 from slurm_rl.policy.sorting import sort_by_score
 
 
-@kernel
+@inlined
 def _advance(usage: float, rate: float, elapsed: float, decay: float) -> float:
     """Solves dU/dt = rate - decay · U over an elapsed time: exact, whenever it is asked."""
     if elapsed <= 0.0:

@@ -11,18 +11,19 @@ import numpy as np
 
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import Record
-from slurm_rl.jit import kernel
+from slurm_rl.jit import inlined, kernel
+from slurm_rl.policy.estimate import refresh
 from slurm_rl.policy.heuristics import GIVEN, multifactor_priority, score_job
 from slurm_rl.policy.sorting import sort_by_score
 
 
-@kernel
+@inlined
 def starving(w: Record, wait: float, estimate: float) -> bool:
     """Whether a job has waited so long that it goes first."""
     return wait > w.starve_age and wait > w.starve_factor * estimate
 
 
-@kernel
+@inlined
 def site_factor(rank: int, count: int, bound: float) -> float:
     """The whole number that the job at `rank` (0 = first) of `count` gets on top of Slurm's priority."""
     if count < 2:
@@ -30,7 +31,7 @@ def site_factor(rank: int, count: int, bound: float) -> float:
     return float(round(bound * (1.0 - 2.0 * rank / (count - 1.0))))
 
 
-@kernel
+@inlined
 def weight_sum(w: Record) -> float:
     """All that Slurm's own factors can add up to."""
     factors = w.weight_age + w.weight_fairshare + w.weight_job_size
@@ -38,16 +39,10 @@ def weight_sum(w: Record) -> float:
 
 
 @kernel
-def order_queue(
-    w: Record,
-    now: float,
-    queue: np.ndarray,
-    count: int,
-    scores: np.ndarray,
-    order: np.ndarray,
-    scratch: np.ndarray,
-) -> None:
-    """Writes the first `count` jobs of `queue` (ascending indices) into `order`, the first to run first."""
+def order_queue(w: Record, now: float, queue: np.ndarray, count: int) -> None:
+    """Writes the first `count` jobs of `queue` (ascending indices) into the table `order`, the first to run first."""
+    refresh(w, queue, count)
+    scores, order, scratch = t.scores(w), t.order(w), t.scratch(w)
     code = w.code
     for i in range(count):
         j = queue[i]
