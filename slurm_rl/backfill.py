@@ -252,9 +252,13 @@ def easy_pass(
     # Without room for anyone behind the head, its reservation need not be planned.
     if backfill != EASY or i >= last or not any_fits(w, order, i + 1, last, stamp):
         return count
-    foresee(w, pool, order[i])
-    if w.placer == ROUND_ROBIN:
-        reserve_head(w, pool)  # its choice depends on what starts before
+    if w.placer == ROUND_ROBIN or t.used(w).shape[2] > 0:
+        # Round-robin's choice depends on what starts before, and sums do not tell when shared GPUs become whole.
+        t.pools(w).head[pool] = order[i]
+        t.pools(w).shadow[pool] = now
+        reserve_head(w, pool)
+    else:
+        foresee(w, pool, order[i])
     for k in range(i + 1, last):
         if try_backfill(w, pool, order[k], now, stamp):
             started[count] = order[k]

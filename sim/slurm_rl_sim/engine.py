@@ -18,7 +18,7 @@ from slurm_rl.policy.heuristics import BY_USER
 from slurm_rl.profile import INTERVAL, unbook
 from slurm_rl_sim.moves import arrive, launch, needs, release, stop_running
 from slurm_rl_sim.schedule import schedule
-from slurm_rl_sim.state import COMPLETED, KILLED, LATENCY_BUCKETS, REJECTED, heap_remove, remove_started, touch
+from slurm_rl_sim.state import COMPLETED, KILLED, LATENCY_BUCKETS, WAITING, heap_remove, remove_started, touch
 from slurm_rl_sim.ticks import cycles
 
 DONE, BEFORE_PASS, PAUSED, GROW = range(4)  # what `advance` came back for
@@ -53,7 +53,7 @@ def _node_events(w: Record, now: int) -> None:
                 j = t.running(w)[t.pools(w).first_job[pool] + k]
                 if _holds(w, j, n):
                     stop_running(w, j, now, NO)
-                    arrive(w, j, YES)
+                    arrive(w, j)
                 else:
                     k += 1
         sign = 1 if up else -1
@@ -69,7 +69,7 @@ def _node_events(w: Record, now: int) -> None:
         # Bookings were made for another cluster: conservative plans the pool anew.
         for i in range(t.pools(w).queue_first[pool], t.pools(w).queue_last[pool]):
             unbook(w, t.queue(w)[i])
-        touch(w, pool, np.int64(2))
+        touch(w, pool, np.int64(3))
 
 
 @kernel
@@ -119,7 +119,7 @@ def _next_instant(w: Record) -> int:
         instant = min(instant, t.live(w).end[t.heap(w)[0]])
     if w.next_event < len(t.events(w)) and (instant < NEVER or _anyone_waits(w)):
         instant = min(instant, t.events(w).time[w.next_event])
-    return instant
+    return max(instant, w.clock)  # a warm start may leave jobs that came before it
 
 
 @inlined
@@ -136,11 +136,11 @@ def _apply_events(w: Record, now: int) -> None:
     _ends(w, now)
     _node_events(w, now)
     w.fresh = w.arrived
-    while w.arrived < len(t.jobs(w)) and t.jobs(w).submit[w.arrived] == now:
+    while w.arrived < len(t.jobs(w)) and t.jobs(w).submit[w.arrived] <= now:
         j = w.arrived
         w.arrived += 1
-        if t.live(w).state[j] != REJECTED:
-            arrive(w, j, NO)
+        if t.live(w).state[j] == WAITING:  # not rejected, and not running since a warm start
+            arrive(w, j)
 
 
 @inlined
@@ -149,11 +149,12 @@ def _schedule_all(w: Record, now: int) -> bool:
     if w.track_usage and now - w.calculated >= w.calc_period:
         fair_tree(t.users(w), t.accounts(w), float(now), w.half_life)
         w.calculated = now
-    while w.touched_count > 0:
-        pool = t.touched(w)[w.touched_count - 1]
+    for pool in range(len(t.pools(w))):
+        if t.pools(w).change[pool] == 0:
+            continue
         if not _pass(w, now, pool, NO):
             return False
-        w.touched_count -= 1
+        w.touched -= 1
         t.pools(w).change[pool] = 0
         t.pools(w).fresh[pool] = 0
         if w.backfill == SLURM and t.pools(w).queue_last[pool] > t.pools(w).queue_first[pool]:
@@ -182,11 +183,14 @@ def advance(world: Array, until: int, pause: bool) -> int:
                 return PAUSED
             w.clock = now
             _apply_events(w, now)
-            if w.touched_count == 0 and w.tick != now:
+            if w.touched == 0 and w.tick != now:
                 continue
             w.pass_due = 1
             if pause:
                 return BEFORE_PASS
+        # The log has room for one run of each job: those of requeued ones come on top.
+        if w.requeued > 0 and w.logged + w.entries_0 > w.log_0:
+            return GROW
         if not _schedule_all(w, w.clock):
             return GROW
         w.pass_due = 0
@@ -196,6 +200,7 @@ def advance(world: Array, until: int, pause: bool) -> int:
 def warm_start(world: Array, job: np.ndarray, began: np.ndarray, now: int) -> int:
     """Lets jobs run that began before the simulation does; the number that found no place."""
     w = world[0]
+    w.clock = now
     misfits = 0
     for k in range(len(job)):
         j = job[k]

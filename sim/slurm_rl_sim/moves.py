@@ -45,7 +45,7 @@ def _position(w: Record, pool: int, j: int) -> int:
 
 
 @kernel
-def arrive(w: Record, j: int, requeued: bool) -> None:
+def arrive(w: Record, j: int) -> None:
     """Puts a job into its pool's queue."""
     pool = t.shapes(w).pool[np.int64(t.jobs(w).request[j])]
     estimate(w, j)
@@ -54,7 +54,7 @@ def arrive(w: Record, j: int, requeued: bool) -> None:
     enqueue(w, pool, j, at)
     t.live(w).state[j] = QUEUED
     # A job that arrives behind others changes nothing for them; one that goes first does.
-    touch(w, pool, np.int64(2 if requeued or new_head else 1))
+    touch(w, pool, np.int64(2 if new_head else 1))
     t.pools(w).fresh[pool] += 1
 
 
@@ -69,7 +69,7 @@ def release(w: Record, j: int, now: int) -> None:
     leave_running(w, pool, j)
     if w.track_usage:
         _hold(w, j, -t.shapes(w).volume[s], now)
-    touch(w, pool, np.int64(2))
+    touch(w, pool, np.int64(3))
 
 
 @inlined
@@ -93,8 +93,8 @@ def slowest(w: Record, j: int) -> float:
 @kernel
 def needs(w: Record, j: int) -> int:
     """Seconds that a placed job still has to run: its remaining work at its nodes' speed, in whole seconds."""
-    run = np.int64(np.floor((t.work(w)[j] - t.live(w).done[j]) / slowest(w, j) + 0.5))
-    return max(run, np.int64(t.work(w)[j] >= 1.0))
+    run = int(np.floor((t.work(w)[j] - t.live(w).done[j]) / slowest(w, j) + 0.5))
+    return max(run, 1 if t.work(w)[j] >= 1.0 else 0)
 
 
 @kernel

@@ -19,6 +19,7 @@ from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import GIVE, NOW, SCRATCH, YES, Record
 from slurm_rl.jit import inlined, kernel
 from slurm_rl.place.kernels import apply, place, take
+from slurm_rl.policy.estimate import refresh
 from slurm_rl.policy.heuristics import SRPT
 from slurm_rl.policy.order import order_queue
 from slurm_rl.profile import MAIN_DEPTH, conservative_pass, slurm_cycle
@@ -52,15 +53,16 @@ def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
             return 0
         if backfill == FIRSTFIT or t.pools(w).planned[pool]:
             return _arrivals(w, backfill, now, pool)
+    # Estimates are renewed at every pass, be it cut short or not, so that a shortcut never shows in the results.
+    head, tail = t.pools(w).queue_first[pool], t.pools(w).queue_last[pool]
+    refresh(w, t.queue(w)[head:tail], queued)
     w.stamp += 1
     stamp = w.stamp
     t.pools(w).stamp[pool] = stamp
     if preempt:
         while _preempt(w, now, pool):
             pass
-    elif backfill <= EASY and not any_fits(
-        w, t.queue(w), t.pools(w).queue_first[pool], t.pools(w).queue_last[pool], stamp
-    ):
+    elif backfill <= EASY and not any_fits(w, t.queue(w), head, tail, stamp):
         t.pools(w).planned[pool] = 0
         return 0  # whatever the order, nothing fits
     order, first, last = ordered(w, now, pool)
@@ -71,7 +73,7 @@ def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
         t.pools(w).planned[pool] = t.pools(w).shadow[pool] >= 0 and (alone or count == 0)
         return count
     if backfill == CONSERVATIVE:
-        return conservative_pass(w, now, pool, order, first, last, t.pools(w).change[pool] == 2, t.started(w))
+        return conservative_pass(w, now, pool, order, first, last, t.pools(w).change[pool] == 3, t.started(w))
     if tick:
         return slurm_cycle(w, now, pool, order, first, last, stamp, t.started(w))
     return easy_pass(w, NONE, now, pool, order, first, min(last, first + MAIN_DEPTH), stamp, t.started(w))
@@ -153,7 +155,7 @@ def _preempt(w: Record, now: int, pool: int) -> bool:
         fits = place(w, np.int64(t.jobs(w).request[blocked]), SCRATCH) > 0
     for k in range(count):
         stop_running(w, victims[k], now, YES)
-        arrive(w, victims[k], YES)
+        arrive(w, victims[k])
     return True
 
 

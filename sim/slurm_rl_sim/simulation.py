@@ -24,6 +24,7 @@ from slurm_rl.domain.arrays import (
     make_entries,
 )
 from slurm_rl.domain.build import Workload
+from slurm_rl.domain.snapshot import Snapshot
 from slurm_rl.domain.tables import World, fill_views
 from slurm_rl.errors import InputError, unknown_name
 from slurm_rl.jit import kernel
@@ -128,7 +129,6 @@ class Simulation:
             work=np.asarray(run_time, dtype=np.float64) * wl.reference_speed,
             heap=np.empty(jobs, dtype=np.int64),
             queue=np.empty(jobs, dtype=np.int64),
-            touched=np.zeros(pools, dtype=np.int64),
             scores=np.empty(scratch),
             order=np.empty(scratch, dtype=np.int64),
             scratch=np.empty(scratch, dtype=np.int64),
@@ -162,8 +162,7 @@ class Simulation:
         position[self.workload.node_number] = np.arange(len(position))
         rows = np.zeros(len(events.time), dtype=EVENT)
         rows["time"], rows["node"], rows["up"] = events.time, position[events.node], events.up
-        rows.sort(order="time", kind="stable")
-        return rows
+        return rows[np.argsort(rows["time"], kind="stable")]
 
     def warm(self, job: Array, began: Array, now: int) -> None:
         """Puts jobs on the cluster that began before `now`; they must be able to run side by side."""
@@ -180,8 +179,8 @@ class Simulation:
             self._more_rows()
 
     def _more_rows(self) -> None:
-        """Doubles the rows of the profile; nothing was scheduled since it was asked for."""
-        for name, keep in (("free", FIRST_ROW), ("used", FIRST_ROW), ("total", FIRST_ROW), ("rows", 0)):
+        """Doubles the rows of the profile and the log; nothing was scheduled since it was asked for."""
+        for name, keep in (("free", FIRST_ROW), ("used", FIRST_ROW), ("total", FIRST_ROW), ("rows", 0), ("log", 0)):
             old = self.world[name]
             grown = np.zeros((keep + 2 * (old.shape[0] - keep), *old.shape[1:]), dtype=old.dtype)
             grown[: old.shape[0]] = old
@@ -199,6 +198,16 @@ class Simulation:
     def to_next_pass(self) -> bool:
         """Applies events up to the next scheduling pass and stops before it; False at the end."""
         return self._advance(int(NEVER) - 1, pause=True) == BEFORE_PASS
+
+    def finish_pass(self) -> None:
+        """Makes the pass that `to_next_pass` stopped before, and stops before anything else happens."""
+        self._advance(self.now, pause=False)
+
+    def snapshot(self) -> Snapshot:
+        """What a scheduler may know at this moment: everything but the true run times."""
+        world = self.world.copy()
+        world["work"] = np.zeros(0)
+        return Snapshot(self.now, world, np.flatnonzero(self.world["live"]["state"] == st.QUEUED))
 
     @property
     def now(self) -> int:

@@ -63,8 +63,7 @@ def heap_remove(w: Record, at: int) -> None:
 def touch(w: Record, pool: int, change: int) -> None:
     """Notes that a pool needs a scheduling pass."""
     if t.pools(w).change[pool] == 0:
-        t.touched(w)[w.touched_count] = pool
-        w.touched_count += 1
+        w.touched += 1
     t.pools(w).change[pool] = max(t.pools(w).change[pool], change)
 
 

@@ -9,8 +9,7 @@ from numba import types
 from numba.extending import intrinsic
 
 
-@intrinsic  # type: ignore[untyped-decorator]  # numba has no type stubs
-def cycles(typing_context: Any) -> Any:
+def _cycles(typing_context: Any) -> Any:
     """Cycles since some fixed moment; 0 where the processor does not tell."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -18,3 +17,6 @@ def cycles(typing_context: Any) -> Any:
         return builder.call(counter, [])
 
     return types.int64(), code
+
+
+cycles: Any = intrinsic(_cycles)  # to Python it has no argument: numba supplies the context

@@ -6,6 +6,7 @@ import numpy as np
 
 from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.build import Requests
+from slurm_rl.domain.codes import number
 from slurm_rl.traces.trace import Trace
 
 
@@ -21,9 +22,8 @@ def sorted_by_id(trace: Trace) -> Trace:
 
 def requests_of(trace: Trace) -> Requests:
     """The observable part of a trace that is sorted by (submit, id); a blank user or group is a user or group."""
-    users = len(trace.user.names) + 1
-    groups = len(trace.group.names) + 1
-    user = trace.user.codes % users  # blank, -1, becomes the last
+    user, users = number(trace.user.codes)
+    account, accounts = number(trace.group.codes)
     return Requests(
         submit=trace.submit_time,
         limit=trace.time_limit,
@@ -37,8 +37,8 @@ def requests_of(trace: Trace) -> Requests:
         partition_names=trace.vc.names,
         user=user,
         users=users,
-        account=trace.group.codes % groups,
-        accounts=groups,
+        account=account,
+        accounts=accounts,
         name=trace.job_name.codes,
         qos=trace.qos.codes,
         qos_count=len(trace.qos.names),

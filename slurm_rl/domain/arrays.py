@@ -16,7 +16,8 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Record = Any  # a World's record as kernels see it (tables.py)
 
-UNLIMITED = 1 << 30  # CPUs or MB of a node whose class leaves them blank
+UNLIMITED = (1 << 20) - 1  # CPUs of a node whose class leaves them blank
+UNLIMITED_MB = 1 << 30  # likewise its memory
 GPU_MILLI = 1000  # one GPU in the unit of fractional requests
 NEVER = np.int64(1) << 62
 LEVELS = 5  # of the run-time estimator, from the most general group of finished jobs (see policy/estimate.py)
@@ -74,7 +75,10 @@ POOL = np.dtype(
         ("last_node", "i8"),
         ("running", "i8"),  # how many jobs run
         ("cursor", "i8"),  # where round-robin goes on
-        ("change", "i8"),  # since the last pass: 1 = arrivals only, 2 = anything may fit now
+        (
+            "change",
+            "i8",
+        ),  # since the last pass: 1 = arrivals behind the head, 2 = a new head, 3 = something was released
         ("fresh", "i8"),  # arrivals since the last pass
         ("head", "i8"),  # EASY: the job that the reservation is for
         ("extra_known", "i8"),  # whether the view EXTRA is planned, or only its sums
@@ -149,7 +153,7 @@ SCALARS = [
     ("next_event", "i8"),
     ("tick", "i8"),  # the next backfill cycle
     ("stamp", "i8"),
-    ("touched_count", "i8"),
+    ("touched", "i8"),  # pools with a change
     ("pass_due", "i8"),
     ("logged", "i8"),
     ("passes", "i8"),

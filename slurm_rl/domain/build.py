@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_rl.domain.arrays import GPU_MILLI, JOB, LEVELS, NODE, POOL, SHAPE, UNLIMITED, Array
+from slurm_rl.domain.arrays import GPU_MILLI, JOB, LEVELS, NODE, POOL, SHAPE, UNLIMITED, UNLIMITED_MB, Array
 from slurm_rl.domain.cluster import Cluster
 from slurm_rl.domain.codes import number
 
@@ -185,7 +185,7 @@ def _nodes(cluster: Cluster) -> _NodePart:
 
     nodes = np.zeros(len(class_of), dtype=NODE)
     nodes["cpu"] = np.array([UNLIMITED if c.cpus is None else c.cpus for c in cluster.classes])[class_of]
-    nodes["mem"] = np.array([UNLIMITED if c.mem_gb is None else c.mem_gb * 1024 for c in cluster.classes])[class_of]
+    nodes["mem"] = np.array([UNLIMITED_MB if c.mem_gb is None else c.mem_gb * 1024 for c in cluster.classes])[class_of]
     nodes["gpu"] = np.array([c.gpus for c in cluster.classes])[class_of]
     nodes["type"] = type_of[class_of]
     nodes["pool"] = class_pool[class_of]
@@ -226,8 +226,8 @@ def _shapes(requests: Requests, partition: Array) -> tuple[Array, dict[str, Arra
     gpu = np.where(whole > 0, whole // units, 0)
     cpu = np.where(cpus >= units, -(-cpus // units), 0)
     memory = -(-mem // units)
-    units, per_node, cpu = (np.minimum(v, UNLIMITED) for v in (units, per_node, cpu))
-    memory = np.minimum(memory, UNLIMITED + 1)
+    units, per_node, cpu = (np.minimum(v, UNLIMITED + 1) for v in (units, per_node, cpu))
+    memory = np.minimum(memory, UNLIMITED_MB + 1)
     kind, _ = number(partition, requests.gpu_type, gpus > 0)
     codes, count = number(units, per_node, cpu, memory, gpu, share, kind)
     first = np.zeros(count, dtype=np.int64)

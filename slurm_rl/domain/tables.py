@@ -64,7 +64,6 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "work": (FLOAT, 1),  # seconds each job needs on a node of speed 1: the truth, for the replay engine alone
     "heap": (INT, 1),  # running jobs by (end, index)
     "queue": (INT, 1),  # a pool's queue lies within its first_job … last_job
-    "touched": (INT, 1),  # pools with a change
     "scores": (FLOAT, 1),  # scratch
     "order": (INT, 1),  # scratch
     "scratch": (INT, 1),  # scratch
@@ -93,6 +92,13 @@ class World:
         if tables:
             raise TypeError(f"no such table: {', '.join(tables)}")
 
+    def copy(self) -> World:
+        """Another World with the same content, sharing nothing."""
+        other = World(**{name: table.copy() for name, table in self._tables.items()})
+        for name, _ in SCALARS:
+            other.record[name] = self.record[name]
+        return other
+
     def __getitem__(self, name: str) -> Any:
         """A table, or a setting."""
         return self._tables[name] if name in self._tables else self.record[name][0]
@@ -119,6 +125,10 @@ def fill_views(world: World) -> None:
         total[:, :, column] = np.bincount(nodes["pool"], weights=nodes[field], minlength=len(world["pools"]))
 
 
+_member: Any = cgutils.get_record_member
+_populate: Any = populate_array
+
+
 def _table(name: str) -> Any:
     """An accessor for kernels: the table behind the address in a World's record; nothing is counted or freed."""
     dtype, dimensions = TABLES[name]
@@ -128,7 +138,7 @@ def _table(name: str) -> Any:
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             def field(suffix: str) -> Any:
                 offset = w.offset(f"{name}_{suffix}")
-                return builder.load(cgutils.get_record_member(builder, arguments[0], offset, intp))
+                return builder.load(_member(builder, arguments[0], offset, intp))
 
             intp = context.get_value_type(types.intp)
             array = context.make_array(array_type)(context, builder)
@@ -137,7 +147,7 @@ def _table(name: str) -> Any:
             strides = [item]
             for length in reversed(shape[1:]):
                 strides.insert(0, builder.mul(strides[0], length))
-            populate_array(
+            _populate(
                 array,
                 data=builder.inttoptr(field("ptr"), array.data.type),
                 shape=shape,
@@ -175,7 +185,6 @@ qos_factor = _table("qos_factor")
 work = _table("work")
 heap = _table("heap")
 queue = _table("queue")
-touched = _table("touched")
 scores = _table("scores")
 order = _table("order")
 scratch = _table("scratch")

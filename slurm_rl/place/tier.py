@@ -132,7 +132,7 @@ def place_tier(w: Record, s: int, view: int) -> int:
     quota = bulk
     k, u = win_k, win_u
     for g in range(groups - 1, -1, -1):
-        c = np.int64(used[g, k, u])
+        c = int(used[g, k, u])
         quota[g] += c
         k -= c
         u -= c * room[leader[g]]
@@ -167,7 +167,7 @@ def _allowed(cost: int, k: int, least: int) -> bool:
 def _count(used: np.ndarray, room: np.ndarray, leader: np.ndarray, groups: int, k: int, u: int, g: int) -> int:
     """How many nodes of group g the best of (k, u) fills."""
     for h in range(groups - 1, -1, -1):
-        c = np.int64(used[h, k, u])
+        c = int(used[h, k, u])
         if h == g:
             return c
         k -= c

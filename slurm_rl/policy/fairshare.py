@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ def _advance(usage: float, rate: float, elapsed: float, decay: float) -> float:
 
 
 @kernel
-def hold(users: np.ndarray, accounts: np.ndarray, u: int, a: int, change: float, now: float, half_life: float) -> None:
+def hold(users: Any, accounts: Any, u: int, a: int, change: float, now: float, half_life: float) -> None:
     """Notes that a user holds `change` more (or, negative, fewer) TRES from now on."""
     decay = math.log(2.0) / half_life
     users.usage[u] = _advance(users.usage[u], users.rate[u], now - users.time[u], decay)
@@ -32,7 +33,7 @@ def hold(users: np.ndarray, accounts: np.ndarray, u: int, a: int, change: float,
 
 
 @kernel
-def fair_tree(users: np.ndarray, accounts: np.ndarray, now: float, half_life: float) -> None:
+def fair_tree(users: Any, accounts: Any, now: float, half_life: float) -> None:
     """Fair Tree with equal shares: accounts by usage, then users within; a factor is the share of users ranked below.
 
     Users tied at both levels share the better rank, so that on an unused cluster everyone's factor is 1.

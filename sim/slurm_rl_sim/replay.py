@@ -1,0 +1,217 @@
+"""Replays a trace under several policies, side by side: the same jobs, cluster and rules for each."""
+
+from __future__ import annotations
+
+import math
+import resource
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from slurm_rl.backfill import BACKFILLS
+from slurm_rl.domain.arrays import Array
+from slurm_rl.domain.build import Workload, build
+from slurm_rl.domain.cluster import Cluster, NodeClass, read_cluster
+from slurm_rl.errors import InputError, unknown_name
+from slurm_rl.place.kernels import PLACERS
+from slurm_rl.policy.registry import PolicySpec, parse_policy
+from slurm_rl.traces.limits import with_time_limits
+from slurm_rl.traces.trace import Trace
+from slurm_rl_sim.metrics import metrics
+from slurm_rl_sim.result import Result, result_of
+from slurm_rl_sim.simulation import NodeEvents, Simulation
+from slurm_rl_sim.workload import requests_of, sorted_by_id
+
+# What is compared when nobody says otherwise: Slurm's own order, the classics, first-fit (which many a learned policy
+# fails to beat), history-based SJF, and the limit that only knowledge of the future could reach.
+DEFAULT_POLICIES = ("multifactor", "fcfs", "fcfs+firstfit", "sjf@user", "sjf-age@user", "sjf@oracle")
+
+Progress = Callable[[str, float], None]  # what is running, and the share of it that is done
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A policy with the backfill rule it runs under: `NAME`, or `NAME+BACKFILL` for another than the common one."""
+
+    policy: PolicySpec
+    backfill: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One policy's replay."""
+
+    policy: str
+    backfill: str
+    placement: str
+    metrics: dict[str, float | int | None]
+    wall_seconds: float
+    jobs_per_second: float
+    peak_rss_mb: float
+    result: Result = field(repr=False)
+
+
+def parse_contenders(names: str | Sequence[str], backfill: str) -> list[Contender]:
+    """Policies from `fcfs,sjf@user+firstfit,…`."""
+    if backfill not in BACKFILLS:
+        raise unknown_name("backfill", backfill, BACKFILLS)
+    parts = [p.strip() for p in (names.split(",") if isinstance(names, str) else names) if p.strip()]
+    if not parts:
+        raise InputError("names no policy", field="--policy")
+    contenders = []
+    for part in parts:
+        name, plus, own = part.partition("+")
+        if plus and own not in BACKFILLS:
+            raise unknown_name("backfill", own, BACKFILLS)
+        contender = Contender(parse_policy(name), own if plus else backfill)
+        if contender not in contenders:
+            contenders.append(contender)
+    return contenders
+
+
+def find_cluster(trace: Trace, trace_path: Path, given: Path | None) -> Cluster:
+    """The given cluster file, the one beside the trace, or the processors that an SWF header names."""
+    if given is not None:
+        return read_cluster(given)
+    stem = trace_path.name
+    for suffix in (".gz", ".xz", ".zst", ".csv", ".swf", ".json", ".txt"):
+        stem = stem.removesuffix(suffix)
+    beside = trace_path.with_name(stem + ".cluster.json")
+    if beside.is_file():
+        return read_cluster(beside)
+    processors = trace.meta.get("max_procs")
+    if isinstance(processors, int) and processors > 0:
+        return Cluster(f"{processors} processors", (NodeClass(1, cpus=processors),))
+    raise InputError(
+        "no cluster is known for this trace",
+        file=str(trace_path),
+        remedy=f"give --cluster FILE, or write {beside.name}",
+    )
+
+
+def window_of(trace: Trace, window: str | None) -> tuple[int, int] | None:
+    """`A:B` in seconds of the trace's clock, or as shares of its span when both are at most 1; None for all of it."""
+    if window is None:
+        return None
+    first, last = trace.span()
+    try:
+        low_text, high_text = window.split(":")
+        low, high = float(low_text or 0), float(high_text or math.inf)
+    except ValueError:
+        raise InputError(f"must be A:B, got {window!r}", field="--window", remedy="e.g. 0.6:1 or 0:86400") from None
+    if not low < high or low < 0:
+        raise InputError(f"must be A:B with 0 ≤ A < B, got {window!r}", field="--window")
+    if high <= 1:
+        low, high = first + low * (last - first), first + high * (last - first) + (1 if high == 1 else 0)
+    return int(low), int(min(high, last + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A trace made ready for replays on a cluster."""
+
+    trace: Trace  # sorted, limits filled in, cut at the window's end
+    cluster: Cluster
+    workload: Workload
+    measured: Array
+
+
+def prepare(trace: Trace, cluster: Cluster, *, window: tuple[int, int] | None = None, seed: int = 0) -> Prepared:
+    """Sorts a trace, fills in time limits, and compiles it for the cluster; refuses one in which no job could run.
+
+    Jobs before the window are simulated to warm the cluster up, jobs after it are left out, and only those within
+    are measured.
+    """
+    trace = sorted_by_id(trace)
+    runs = trace.run_time >= 0
+    if not bool(runs.all()):
+        trace = trace.take(np.flatnonzero(runs))
+    if window is not None:
+        trace = trace.take(np.flatnonzero(trace.submit_time < window[1]))
+    if not len(trace):
+        raise InputError("has no jobs to replay", file=trace.name)
+    trace = with_time_limits(trace, seed)
+    workload = build(requests_of(trace), cluster)
+    if len(workload.rejected) == len(trace):
+        j, reason = next(iter(workload.rejected.items()))
+        raise InputError(
+            f"no job fits in cluster {cluster.name}: e.g. job {trace.job_id[j]} {reason}",
+            file=trace.name,
+            remedy="give the cluster that the trace was recorded on",
+        )
+    measured = np.ones(len(trace), dtype=bool) if window is None else trace.submit_time >= window[0]
+    return Prepared(trace, cluster, workload, measured)
+
+
+def replay(
+    prepared: Prepared,
+    contenders: Sequence[Contender],
+    *,
+    placement: str = "best-fit",
+    influence: float = 1.0,
+    preempt: bool = False,
+    events: NodeEvents | None = None,
+    weights: dict[str, float] | None = None,
+    on_progress: Progress | None = None,
+) -> list[Run]:
+    """Runs each contender on the prepared trace."""
+    if placement not in PLACERS:
+        raise unknown_name("placement", placement, PLACERS)
+    runs = []
+    for contender in contenders:
+        simulation = Simulation(
+            prepared.workload,
+            prepared.trace.run_time,
+            contender.policy,
+            backfill=contender.backfill,
+            placement=placement,
+            influence=influence,
+            preempt=preempt,
+            events=events,
+            weights=weights,
+        )
+        label = f"{contender.policy.name} + {contender.backfill}"
+        seconds = _run(simulation, prepared, label, on_progress)
+        result = result_of(simulation, prepared.trace, prepared.measured)
+        runs.append(
+            Run(
+                contender.policy.name,
+                contender.backfill,
+                placement,
+                metrics(result),
+                seconds,
+                len(prepared.trace) / max(seconds, 1e-9),
+                resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+                result,
+            )
+        )
+    return _with_oracle_gap(runs)
+
+
+def _run(simulation: Simulation, prepared: Prepared, label: str, on_progress: Progress | None) -> float:
+    """Runs to the end; in slices where somebody watches."""
+    began = time.perf_counter()
+    if on_progress is not None:
+        submit = prepared.trace.submit_time
+        for part in range(1, 100):
+            simulation.run(int(submit[len(submit) * part // 100]))
+            on_progress(label, part / 100)
+    simulation.run()
+    seconds = time.perf_counter() - began
+    if on_progress is not None:
+        on_progress(label, 1.0)
+    return seconds
+
+
+def _with_oracle_gap(runs: list[Run]) -> list[Run]:
+    """How far each run's mean bounded slowdown is above that of SJF with true run times, where that was run too."""
+    oracle = next((r for r in runs if r.policy == "sjf@oracle"), None)
+    best = oracle.metrics["mean_bsld"] if oracle else None
+    for run in runs:
+        own = run.metrics["mean_bsld"]
+        if best is not None and own is not None:
+            run.metrics["oracle_gap"] = own / best - 1.0
+    return runs

@@ -1,0 +1,95 @@
+"""What a replay gave: when and where each job ran."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_rl.domain.arrays import Array
+from slurm_rl.domain.build import Workload
+from slurm_rl.traces.trace import Trace
+from slurm_rl_sim import state as st
+from slurm_rl_sim.simulation import Simulation
+
+STATE_NAMES = {st.COMPLETED: "COMPLETED", st.KILLED: "TIMEOUT", st.REJECTED: "REJECTED"}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One row a job of the trace, in its order; `start` and `end` are -1 for a job that never ran.
+
+    `log_first` and `log_count` point into `log`, whose records name a node (a row of `workload.nodes`) and the units
+    of the job's request that it holds there.
+    """
+
+    trace: Trace
+    workload: Workload
+    start: Array
+    end: Array
+    state: Array  # COMPLETED, KILLED or REJECTED of slurm_rl_sim.state
+    log_first: Array
+    log_count: Array
+    log: Array
+    measured: Array  # bool: the jobs that metrics speak of
+    rejected: dict[int, str]  # job -> why it never ran
+    requeued: int
+    latency_us: tuple[float, float]  # median and 99th percentile of a scheduling pass, NaN if unknown
+
+    @property
+    def ran(self) -> Array:
+        """Which jobs ran (bool)."""
+        return self.start >= 0
+
+    @property
+    def wait(self) -> Array:
+        """Seconds from submission to the start of the (last) run; -1 for a job that never ran."""
+        return np.where(self.ran, self.start - self.trace.submit_time, -1)
+
+    def entries(self) -> tuple[Array, Array, Array]:
+        """Who ran where: (job, node, units), one row a pair."""
+        jobs = np.flatnonzero(self.ran)
+        count = self.log_count[jobs]
+        job = np.repeat(jobs, count)
+        offset = np.arange(len(job)) - np.repeat(np.cumsum(count) - count, count)
+        at = np.repeat(self.log_first[jobs], count) + offset
+        return job, self.log["node"][at].astype(np.int64), self.log["units"][at].astype(np.int64)
+
+
+def result_of(simulation: Simulation, trace: Trace, measured: Array) -> Result:
+    """Reads a finished simulation; jobs still in a queue never fitted."""
+    live = simulation.world["live"]
+    rejected = dict(simulation.workload.rejected)
+    left = np.flatnonzero(live["state"] == st.QUEUED)
+    rejected.update(dict.fromkeys(left.tolist(), "waited to the end: the nodes it needs did not come back"))
+    state = live["state"].copy()
+    state[left] = st.REJECTED
+    ran = (state == st.COMPLETED) | (state == st.KILLED)
+    return Result(
+        trace,
+        simulation.workload,
+        np.where(ran, live["start"], -1),
+        np.where(ran, live["end"], -1),
+        state.astype(np.int8),
+        live["log_first"].copy(),
+        live["log_count"].astype(np.int64),
+        simulation.world["log"],
+        measured,
+        rejected,
+        int(simulation.world["requeued"]),
+        _latency(simulation),
+    )
+
+
+def _latency(simulation: Simulation) -> tuple[float, float]:
+    counts = simulation.world["latency"]
+    total = int(counts.sum())
+    if total == 0 or simulation.cycles_per_second <= 0:
+        return float("nan"), float("nan")
+    bucket = np.arange(len(counts))
+    power = bucket // 8
+    # The middle of a bucket: eight to each power of two cycles, single cycles below eight.
+    middle = np.where(bucket < 8, bucket, 2.0**power * (1 + (bucket % 8 + 0.5) / 8))
+    cumulated = np.cumsum(counts) / total
+    cycles = [float(middle[int(np.searchsorted(cumulated, q))]) for q in (0.5, 0.99)]
+    return cycles[0] / simulation.cycles_per_second * 1e6, cycles[1] / simulation.cycles_per_second * 1e6

@@ -1,0 +1,285 @@
+"""`slurm-rl replay`: replays a trace under several policies and compares them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slurm_rl.errors import InputError
+
+if TYPE_CHECKING:
+    from slurm_rl_sim.replay import Prepared, Run
+
+_HELP = """Replay a trace under several policies and compare them.
+
+Without --policy, Slurm's multifactor, FCFS, first-fit, history-based SJF and SJF with true run times (a limit, not a
+contender) are compared. Policies: fcfs lcfs sjf ljf saf sjf-age smith srpt f1 wfp3 unicef edf static-priority
+static-equal dynamic multifactor; those that use an estimate take @limit, @user (history) or @oracle. A policy may carry
+its own backfill: fcfs+firstfit.
+
+Examples:
+
+  slurm-rl replay traces/hetero.csv.gz --report out/hetero.html
+
+  slurm-rl replay my.swf --policy fcfs,sjf@user,sjf@oracle --backfill slurm
+
+  slurm-rl replay trace.csv --cluster cluster.json --window 0.6:1 --json
+
+  slurm-rl replay trace.csv --policy multifactor --jobs-out jobs.csv
+"""
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command(help=_HELP)
+def replay(
+    trace: Annotated[Path, typer.Argument(help="Trace file, of any format that `slurm-rl traces info` knows.")],
+    cluster: Annotated[Path | None, typer.Option(help="Cluster file; default: TRACE's NAME.cluster.json.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Policies, separated by commas.")] = None,
+    backfill: Annotated[str, typer.Option(help="none, firstfit, easy, conservative or slurm.")] = "easy",
+    placement: Annotated[str, typer.Option(help="first-fit, best-fit, spread, round-robin or tier.")] = "best-fit",
+    influence: Annotated[
+        float, typer.Option(help="Share of Slurm's weights the policy may move; 1: its order alone.")
+    ] = 1,
+    window: Annotated[str | None, typer.Option(help="Measure A:B only (shares of the span, or seconds).")] = None,
+    seed: Annotated[int, typer.Option(help="For time limits that the trace lacks.")] = 0,
+    preempt: Annotated[
+        bool, typer.Option("--preempt", help="srpt and static-priority may preempt, work kept.")
+    ] = False,
+    outages: Annotated[Path | None, typer.Option(help="CSV time,node,up: nodes that go down and come back.")] = None,
+    weights: Annotated[str | None, typer.Option(help="Slurm's weights, e.g. age=1000,fairshare=10000.")] = None,
+    format: Annotated[str | None, typer.Option(help="Format of the trace, where it is not recognised.")] = None,
+    jobs_out: Annotated[
+        Path | None, typer.Option(help="Write one row a job; with several policies, one file each.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
+) -> None:
+    """Replays and prints; `_HELP` is what users see."""
+    from slurm_rl.traces.read import read_trace
+    from slurm_rl_sim.replay import DEFAULT_POLICIES, find_cluster, parse_contenders, prepare, window_of
+    from slurm_rl_sim.replay import replay as run_replay
+
+    contenders = parse_contenders(policy if policy is not None else DEFAULT_POLICIES, backfill)
+    jobs = read_trace(trace, format=format)
+    prepared = prepare(jobs, find_cluster(jobs, trace, cluster), window=window_of(jobs, window), seed=seed)
+    with _progress(as_json) as on_progress:
+        runs = run_replay(
+            prepared,
+            contenders,
+            placement=placement,
+            influence=influence,
+            preempt=preempt,
+            events=_events(outages),
+            weights=_weights(weights),
+            on_progress=on_progress,
+        )
+    if jobs_out is not None:
+        for run in runs:
+            _write_jobs(run, jobs_out if len(runs) == 1 else _named(jobs_out, run))
+    if report is not None:
+        from slurm_rl.report.html import write_report
+
+        write_report(prepared, runs, report)
+    if as_json:
+        print(json.dumps(as_value(trace, prepared, runs)))
+    else:
+        _show(prepared, runs)
+        if report is not None:
+            print(f"\nreport: {report}")
+
+
+def as_value(path: Path, prepared: Prepared, runs: list[Run]) -> dict[str, Any]:
+    """The JSON value of a replay."""
+    return {
+        "trace": str(path),
+        "cluster": {"name": prepared.cluster.name, "nodes": prepared.cluster.nodes, "gpus": prepared.cluster.gpus},
+        "notes": [str(note) for note in prepared.trace.notes],
+        "rejected": _rejections(prepared, runs),
+        "runs": [
+            {
+                "policy": run.policy,
+                "backfill": run.backfill,
+                "placement": run.placement,
+                "metrics": run.metrics,
+                "wall_seconds": run.wall_seconds,
+                "jobs_per_second": run.jobs_per_second,
+                "peak_rss_mb": run.peak_rss_mb,
+            }
+            for run in runs
+        ],
+    }
+
+
+def _rejections(prepared: Prepared, runs: list[Run]) -> list[dict[str, object]]:
+    """Why jobs never ran, most frequent reason first, with one example each."""
+    reasons: dict[str, list[int]] = {}
+    for run in runs[:1]:
+        for job, reason in run.result.rejected.items():
+            reasons.setdefault(reason, []).append(job)
+    ranked = sorted(reasons.items(), key=lambda item: -len(item[1]))
+    return [{"reason": r, "jobs": len(js), "example": str(prepared.trace.job_id[js[0]])} for r, js in ranked]
+
+
+def _progress(quiet: bool) -> Any:
+    """A progress bar on a terminal, nothing elsewhere."""
+    import contextlib
+
+    if quiet or not sys.stderr.isatty():
+        return contextlib.nullcontext(None)
+    return _bar()
+
+
+def _bar() -> Any:
+    import contextlib
+    from collections.abc import Iterator
+
+    @contextlib.contextmanager
+    def bar() -> Iterator[Any]:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            tasks: dict[str, Any] = {}
+
+            def update(label: str, share: float) -> None:
+                if label not in tasks:
+                    tasks[label] = progress.add_task(label, total=1.0)
+                progress.update(tasks[label], completed=share)
+
+            yield update
+
+    return bar()
+
+
+def _events(path: Path | None) -> Any:
+    if path is None:
+        return None
+    from slurm_rl.traces.perturb import read_outages
+    from slurm_rl_sim.simulation import NodeEvents
+
+    outages = read_outages(path)
+    return NodeEvents(outages.time, outages.node, outages.up)
+
+
+def _weights(text: str | None) -> dict[str, float] | None:
+    if text is None:
+        return None
+    from slurm_rl.errors import unknown_name
+    from slurm_rl.policy.heuristics import DEFAULT_WEIGHTS
+
+    weights = {}
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        if name.strip() not in DEFAULT_WEIGHTS:
+            raise unknown_name("weight", name.strip(), DEFAULT_WEIGHTS)
+        try:
+            weights[name.strip()] = float(value)
+        except ValueError:
+            raise InputError(f"must be NAME=NUMBER,…, got {part!r}", field="--weights") from None
+    return weights
+
+
+def _named(path: Path, run: Run) -> Path:
+    return path.with_name(f"{path.stem}.{run.policy}+{run.backfill}{path.suffix}")
+
+
+def _write_jobs(run: Run, path: Path) -> None:
+    """One row a job, `job_id,start_time,end_time,wait,nodes,gpus,gpu_type,state`; blank where a job never ran."""
+    import numpy as np
+
+    from slurm_rl_sim.result import STATE_NAMES
+
+    result = run.result
+    workload = result.workload
+    job, node, _ = result.entries()
+    nodes = np.zeros(len(result.start), dtype=np.int64)
+    pairs = np.unique(np.stack([job, node]), axis=1)
+    np.add.at(nodes, pairs[0], 1)
+    types: dict[int, set[str]] = {}
+    for j, n in pairs.T.tolist():
+        name = workload.type_names[workload.nodes["type"][n]]
+        if (
+            name
+            and workload.shapes["gpu"][workload.jobs["request"][j]]
+            + workload.shapes["share"][workload.jobs["request"][j]]
+        ):
+            types.setdefault(j, set()).add(name)
+    shape = workload.shapes[workload.jobs["request"]]
+    gpus = shape["units"] * (shape["gpu"] + shape["share"] / 1000)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow("job_id,start_time,end_time,wait,nodes,gpus,gpu_type,state".split(","))
+        for j in range(len(result.start)):
+            ran = result.start[j] >= 0
+            times = (result.start[j], result.end[j], result.wait[j]) if ran else ("", "", "")
+            where = (nodes[j], f"{gpus[j]:g}", "|".join(sorted(types.get(j, ())))) if ran else ("", "", "")
+            writer.writerow([result.trace.job_id[j], *times, *where, STATE_NAMES[int(result.state[j])]])
+    temporary.replace(path)
+
+
+def _show(prepared: Prepared, runs: list[Run]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=100 if not sys.stdout.isatty() else None)
+    cluster = prepared.cluster
+    console.print(
+        f"{prepared.trace.name}: {len(prepared.trace):,} jobs on {cluster.name} "
+        f"({cluster.nodes:,} nodes, {cluster.gpus:,} GPUs)",
+        highlight=False,
+    )
+    for note in prepared.trace.notes:
+        console.print(f"note: {note}", highlight=False)
+    for row in _rejections(prepared, runs)[:3]:
+        console.print(f"rejected: {row['jobs']} jobs, e.g. {row['example']}: {row['reason']}", highlight=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("policy", "backfill"):
+        table.add_column(column, no_wrap=True)
+    for column in ("wait", "×", "p99 wait", "max wait", "BSLD", "×", "gm BSLD", "util", "jobs/s"):
+        table.add_column(column, justify="right", no_wrap=True)
+    base = next((r for r in runs if r.policy == "multifactor"), runs[0])
+    for run in runs:
+        m = run.metrics
+        table.add_row(
+            run.policy + (" *" if "@oracle" in run.policy else ""),
+            run.backfill,
+            _time(m["mean_wait"]),
+            _ratio(m["mean_wait"], base.metrics["mean_wait"]),
+            _time(m["p99_wait"]),
+            _time(m["max_wait"]),
+            _number(m["mean_bsld"]),
+            _ratio(m["mean_bsld"], base.metrics["mean_bsld"]),
+            _number(m["geomean_bsld"]),
+            "–" if m["utilization"] is None else f"{m['utilization']:.1%}",
+            f"{run.jobs_per_second:,.0f}",
+        )
+    console.print(table)
+    console.print(f"×: ratio to {base.policy}+{base.backfill}; BSLD: bounded slowdown (10 s), gm: geometric mean")
+    if any("@oracle" in r.policy for r in runs):
+        console.print("*: knows true run times: a limit that no scheduler can reach")
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+def _ratio(value: float | None, base: float | None) -> str:
+    return "–" if value is None or not base else f"{value / base:.2f}"

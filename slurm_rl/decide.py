@@ -1,0 +1,202 @@
+"""Snapshot + policy + placer -> Plan, with the guardrails: bounds, starvation cap, output gate, fallback.
+
+`decide` is pure: it works on a copy of the snapshot, and time is part of the snapshot. The replay engine calls the
+same kernels (`order_queue`, the passes of backfill.py and profile.py); a test holds the two equal step by step.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from slurm_rl.backfill import BACKFILLS, CONSERVATIVE, EASY, NONE, easy_pass
+from slurm_rl.domain import tables as t
+from slurm_rl.domain.arrays import FIRST_ROW, Array
+from slurm_rl.domain.snapshot import Plan, Reason, Snapshot, Start
+from slurm_rl.domain.tables import World
+from slurm_rl.errors import unknown_name
+from slurm_rl.jit import kernel
+from slurm_rl.place.kernels import PLACERS
+from slurm_rl.policy.fairshare import fair_tree, hold
+from slurm_rl.policy.heuristics import GIVEN, MULTIFACTOR
+from slurm_rl.policy.order import order_queue, site_factor, starving, weight_sum
+from slurm_rl.policy.registry import PolicySpec, settings_for
+from slurm_rl.profile import INTERVAL, MAIN_DEPTH, conservative_pass, slurm_cycle
+
+
+@dataclass(frozen=True, slots=True)
+class Guardrails:
+    """Bounds on what a policy may do."""
+
+    influence: float = 1.0  # 1: the policy's order alone; live, a share of the summed priority weights
+    starve_age: float = math.inf  # a job that has waited so many seconds …
+    starve_factor: float = 0.0  # … and so many times its estimate goes first
+
+
+def decide(
+    snapshot: Snapshot,
+    policy: PolicySpec,
+    *,
+    backfill: str = "easy",
+    placement: str = "best-fit",
+    guardrails: Guardrails | None = None,
+    weights: dict[str, float] | None = None,
+    scores: Array | None = None,
+) -> Plan:
+    """Orders the pending jobs and says which of them can start now, and where.
+
+    `scores` replaces the policy's own, one for each pending job: the way of policies that kernels do not know. If they
+    are not all finite, or say nothing about several jobs, Slurm's own order (multifactor) stands, and the plan says so.
+    """
+    if backfill not in BACKFILLS:
+        raise unknown_name("backfill", backfill, BACKFILLS)
+    if placement not in PLACERS:
+        raise unknown_name("placement", placement, PLACERS)
+    guard = guardrails or Guardrails()
+    fallback = scores is not None and not _usable(scores)
+    name = policy.name
+    if fallback:
+        policy = replace(policy, name="multifactor", code=MULTIFACTOR)
+    elif scores is not None:
+        policy = replace(policy, code=GIVEN)
+    policy = replace(policy, starve_age=guard.starve_age, starve_factor=guard.starve_factor)
+    world = snapshot.world.copy()
+    calculated = world["calculated"]
+    settings = settings_for(
+        policy,
+        backfill=int(BACKFILLS[backfill]),
+        placer=PLACERS[placement],
+        influence=guard.influence,
+        preempt=False,
+        weights=weights,
+    )
+    for key, value in settings.items():
+        world[key] = value
+    world["calculated"] = calculated
+    _make_scratch(world)
+    if scores is not None and not fallback:
+        world["live"]["score"][snapshot.pending] = scores
+    _prepare(world.record, snapshot.now)
+    order, values, factors, promoted, starts, queues = [], [], [], [], [], []
+    pool = world["shapes"]["pool"][world["jobs"]["request"][snapshot.pending]]
+    for p in range(len(world["pools"])):
+        queue = np.ascontiguousarray(snapshot.pending[pool == p], dtype=np.int64)
+        if not len(queue):
+            continue
+        ranked, score, factor, first = _rank(world.record, float(snapshot.now), queue)
+        order.append(ranked)
+        values.append(score)
+        factors.append(factor)
+        promoted.append(first)
+        queues.append((p, queue))
+    for p, queue in queues:
+        starts.extend(_starts(world, snapshot.now, p, queue, cycle=False))
+    if backfill == "slurm" and snapshot.now % INTERVAL == 0:
+        for p, queue in queues:
+            waiting = queue[world["live"]["held"][queue] == 0]
+            starts.extend(_starts(world, snapshot.now, p, waiting, cycle=True))
+    jobs = np.concatenate(order).tolist() if order else []
+    score = np.concatenate(values) if order else np.zeros(0)
+    first = np.concatenate(promoted) if order else np.zeros(0, dtype=bool)
+    reasons = tuple(
+        Reason(name, rank, len(jobs), float(score[rank]), bool(first[rank]), fallback) for rank in range(len(jobs))
+    )
+    factor = np.concatenate(factors).astype(np.int64).tolist() if order else []
+    return Plan(snapshot.now, tuple(jobs), tuple(factor), reasons, tuple(starts))
+
+
+def _usable(scores: Array) -> bool:
+    """The output gate: finite, and not the same for all."""
+    return bool(np.isfinite(scores).all()) and (len(scores) < 2 or bool(np.ptp(scores) > 0))
+
+
+def _make_scratch(world: World) -> None:
+    jobs = len(world["jobs"])
+    world["scores"] = np.empty(jobs)
+    for name in ("order", "scratch", "started"):
+        world[name] = np.empty(jobs, dtype=np.int64)
+
+
+def _starts(world: World, now: int, pool: int, queue: Array, *, cycle: bool) -> list[Start]:
+    _enough_rows(world, 4 + int(world["pools"]["running"][pool]) + 4 * len(queue))
+    count = int(_plan_pool(world.record, now, pool, queue, cycle))
+    entries, live = world["entries"], world["live"]
+    starts = []
+    for job in world["started"][:count].tolist():
+        nodes = []
+        at = int(live["held"][job])
+        while at > 0:
+            nodes.append((int(entries["node"][at]), int(entries["units"][at])))
+            at = int(entries["next"][at])
+        starts.append(Start(job, tuple(nodes)))
+    return starts
+
+
+def _enough_rows(world: World, rows: int) -> None:
+    """Makes room for a profile of so many rows, where backfill keeps one."""
+    if world["backfill"] < CONSERVATIVE or len(world["rows"]) >= rows:
+        return
+    for name, keep in (("free", FIRST_ROW), ("used", FIRST_ROW), ("total", FIRST_ROW), ("rows", 0)):
+        old = world[name]
+        grown = np.zeros((keep + rows, *old.shape[1:]), dtype=old.dtype)
+        grown[: old.shape[0]] = old
+        world[name] = grown
+
+
+@kernel
+def _prepare(world: Array, now: int) -> None:
+    """Recalculates fairshare when its period has passed, as Slurm does."""
+    w = world[0]
+    if w.track_usage and now - w.calculated >= w.calc_period:
+        fair_tree(t.users(w), t.accounts(w), float(now), w.half_life)
+        w.calculated = now
+
+
+@kernel
+def _rank(world: Array, now: float, queue: Array) -> tuple[Array, Array, Array, Array]:
+    """The pool's jobs in order, with their scores, site factors, and whether they were promoted."""
+    w = world[0]
+    count = len(queue)
+    order_queue(w, now, queue, count)
+    order = t.order(w)[:count].copy()
+    score, factor, promoted = np.empty(count), np.empty(count), np.empty(count, dtype=np.bool_)
+    bound = w.influence * weight_sum(w)
+    place_of = {np.int64(-1): np.int64(-1)}
+    for i in range(count):
+        place_of[queue[i]] = np.int64(i)
+    for rank in range(count):
+        j = order[rank]
+        score[rank] = t.scores(w)[place_of[j]]
+        factor[rank] = site_factor(rank, count, bound)
+        promoted[rank] = starving(w, now - t.jobs(w).submit[j], t.live(w).expected[j])
+    return order, score, factor, promoted
+
+
+@kernel
+def _plan_pool(world: Array, now: int, pool: int, queue: Array, cycle: bool) -> int:
+    """Starts what can start in a pool, at an event or in a backfill cycle; how many jobs went to `started`."""
+    w = world[0]
+    changed = t.pools(w).change[pool] > 0
+    count = len(queue)
+    if count == 0 or not (changed or (cycle and t.pools(w).due[pool])):
+        return 0  # a pool in which nothing has happened has no pass
+    order_queue(w, float(now), queue, count)
+    order, started = t.order(w), t.started(w)
+    w.stamp += 1
+    if w.backfill <= EASY:
+        starts = easy_pass(w, w.backfill, now, pool, order, 0, count, w.stamp, started)
+    elif w.backfill == CONSERVATIVE:
+        starts = conservative_pass(w, now, pool, order, 0, count, t.pools(w).change[pool] == 3, started)
+    elif cycle:
+        starts = slurm_cycle(w, now, pool, order, 0, count, w.stamp, started)
+    else:
+        starts = easy_pass(w, NONE, now, pool, order, 0, min(count, MAIN_DEPTH), w.stamp, started)
+    if w.track_usage:
+        for i in range(starts):
+            j = started[i]
+            volume = t.shapes(w).volume[t.jobs(w).request[j]]
+            user, account = np.int64(t.jobs(w).user[j]), np.int64(t.jobs(w).account[j])
+            hold(t.users(w), t.accounts(w), user, account, volume, float(now), w.half_life)
+    return starts
