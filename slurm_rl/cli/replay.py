@@ -244,7 +244,7 @@ def _show(prepared: Prepared, runs: list[Run]) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("policy", "backfill"):
         table.add_column(column, no_wrap=True)
-    for column in ("wait", "×", "p99 wait", "max wait", "BSLD", "×", "gm BSLD", "util", "jobs/s"):
+    for column in ("wait", "×", "p99 wait", "max wait", "BSLD", "×", "gm BSLD", "util"):
         table.add_column(column, justify="right", no_wrap=True)
     base = next((r for r in runs if r.policy == "multifactor"), runs[0])
     for run in runs:
@@ -260,7 +260,6 @@ def _show(prepared: Prepared, runs: list[Run]) -> None:
             _ratio(m["mean_bsld"], base.metrics["mean_bsld"]),
             _number(m["geomean_bsld"]),
             "–" if m["utilization"] is None else f"{m['utilization']:.1%}",
-            f"{run.jobs_per_second:,.0f}",
         )
     console.print(table)
     console.print(f"×: ratio to {base.policy}+{base.backfill}; BSLD: bounded slowdown (10 s), gm: geometric mean")
