@@ -1,0 +1,272 @@
+"""The live side's configuration: one definition that validates, documents and writes itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from slurm_rl.errors import InputError
+
+DEFAULT_FILE = Path("/etc/slurm-rl/slurm-rl.toml")
+ENVIRONMENT_PREFIX = "SLURM_RL_"
+MODES = ("off", "shadow", "enforce")
+
+Value = str | int | float | tuple[int, ...]
+
+
+def _option(default: Any, section: str, doc: str, **bounds: Any) -> Any:
+    return field(default=default, metadata={"section": section, "doc": doc, **bounds})
+
+
+_SLURM, _POLICY = "Slurm", "What is decided, and how far it may go"
+_CYCLE, _HTTP, _RECORDS = "The cycle, and how much it may write", "The service", "Records"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Every setting, with its default; a field's metadata carries what the file and the checks need."""
+
+    mode: str = _option(
+        "shadow",
+        _POLICY,
+        "off: nothing is decided. shadow: decisions are recorded, nothing is written to Slurm. enforce: the pending "
+        "queue is reordered.",
+        choices=MODES,
+    )
+    policy: str = _option(
+        "sjf-age@user", _POLICY, "The policy that orders the queue, such as fcfs, sjf@user, sjf-age@user or wfp3."
+    )
+    influence: float = _option(
+        0.5,
+        _POLICY,
+        "How far a SiteFactor may move a job, as a share of the summed PriorityWeight*. Fairshare, age and QOS keep "
+        "the rest.",
+        low=0.0,
+        high=1.0,
+    )
+    starve_age: int = _option(
+        172_800, _POLICY, "A job that has waited this many seconds goes first …", low=60, high=31_536_000
+    )
+    starve_factor: float = _option(
+        10.0, _POLICY, "… if it has also waited this many times its estimated run time.", low=0.0, high=1e6
+    )
+    slurm_conf: str = _option("", _SLURM, "The cluster's slurm.conf; empty: SLURM_CONF, or Slurm's own default.")
+    client: str = _option(
+        "auto",
+        _SLURM,
+        "How to speak to Slurm: its own commands (cli), pyslurm, or whichever fits (auto).",
+        choices=("auto", "cli", "pyslurm"),
+    )
+    slurm_timeout: float = _option(10.0, _SLURM, "Seconds that slurmctld has for an answer.", low=0.5, high=300.0)
+    history_days: float = _option(
+        14.0, _SLURM, "Days of accounting history that run-time estimates learn from at start.", low=0.0, high=366.0
+    )
+    interval: float = _option(10.0, _CYCLE, "Seconds from one tick to the next.", low=0.2, high=3600.0)
+    top_jobs: int = _option(
+        1000,
+        _CYCLE,
+        "How many jobs at the head of each queue are ordered; the rest stays below them.",
+        low=1,
+        high=100_000,
+    )
+    updates_per_tick: int = _option(200, _CYCLE, "At most so many job updates in a tick.", low=1, high=100_000)
+    updates_per_second: float = _option(
+        20.0,
+        _CYCLE,
+        "At most so many job updates a second. Both budgets halve while slurmctld is busy.",
+        low=0.1,
+        high=1e5,
+    )
+    busy_threads: int = _option(
+        128, _CYCLE, "slurmctld is busy from this many server threads (sdiag) …", low=1, high=100_000
+    )
+    busy_agent_queue: int = _option(500, _CYCLE, "… or from this agent queue size …", low=1, high=1_000_000)
+    busy_cycle_ms: int = _option(2000, _CYCLE, "… or from a main scheduling cycle this long.", low=1, high=1_000_000)
+    lease_seconds: float = _option(
+        60.0,
+        _CYCLE,
+        "A controller that has not been heard of for so long loses the lead to another one.",
+        low=2.0,
+        high=3600.0,
+    )
+    socket: str = _option(
+        "/run/slurm-rl/slurm-rl.sock", _HTTP, "The unix socket that the job_submit plugin and the commands speak to."
+    )
+    write_uids: tuple[int, ...] = _option(
+        (), _HTTP, "Users who may change things and see every job, besides root, SlurmUser and the service's own user."
+    )
+    tcp: str = _option("", _HTTP, "Also listen on HOST:PORT, with a bearer token; empty: on the unix socket only.")
+    token_file: str = _option(
+        "", _HTTP, "The file that holds the bearer token for tcp: one line of at least 32 characters."
+    )
+    max_connections: int = _option(128, _HTTP, "More connections at a time are turned away.", low=4, high=10_000)
+    request_timeout_ms: int = _option(200, _HTTP, "A request that takes longer is given up.", low=10, high=10_000)
+    state_dir: str = _option("/var/lib/slurm-rl", _RECORDS, "Where the journal is kept.")
+    journal_days: float = _option(
+        30.0, _RECORDS, "Records of ended jobs older than this are dropped.", low=1.0, high=3660.0
+    )
+    log_level: str = _option(
+        "info", _RECORDS, "How much is logged, as JSON on stderr.", choices=("debug", "info", "warning", "error")
+    )
+
+    @property
+    def journal(self) -> Path:
+        return Path(self.state_dir) / "journal.sqlite"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A configuration and where each of its values comes from: `default`, `file` or `environment`."""
+
+    config: Config
+    origins: Mapping[str, str]
+    file: Path | None
+
+
+def load(file: Path | None = None, environment: Mapping[str, str] | None = None) -> Loaded:
+    """Reads the file (by default /etc/slurm-rl/slurm-rl.toml, if it is there), then SLURM_RL_* from the environment."""
+    environment = os.environ if environment is None else environment
+    path = file or DEFAULT_FILE
+    values: dict[str, Any] = {}
+    if file is not None or path.exists():
+        values = _read(path)
+    origins = dict.fromkeys(_FIELDS, "default") | dict.fromkeys(values, "file")
+    checked: dict[str, Any] = {name: _checked(name, value, str(path)) for name, value in values.items()}
+    for name in _FIELDS:
+        variable = ENVIRONMENT_PREFIX + name.upper()
+        if variable in environment:
+            checked[name] = _checked(name, _from_text(name, environment[variable]), variable)
+            origins[name] = "environment"
+    config = Config(**checked)
+    _check_together(config, str(path))
+    return Loaded(config, origins, path if values or file is not None else None)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError("no such file", file=str(path), remedy="slurm-rl show-conf --template writes one") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"not readable as TOML: {error}", file=str(path)) from None
+    unknown = [name for name in values if name not in _FIELDS]
+    if unknown:
+        from slurm_rl.errors import unknown_name
+
+        wrong = unknown_name("setting", unknown[0], _FIELDS)
+        raise InputError(wrong.message, file=str(path), remedy=wrong.remedy)
+    return values
+
+
+def _from_text(name: str, text: str) -> Any:
+    default = _FIELDS[name].default
+    if isinstance(default, str):
+        return text
+    parts = [p.strip() for p in text.split(",") if p.strip()] if isinstance(default, tuple) else [text.strip()]
+    kind = float if isinstance(default, float) else int
+    try:
+        numbers = [kind(p) for p in parts]
+    except ValueError:
+        return text  # the check says what is wrong with it
+    return numbers if isinstance(default, tuple) else numbers[0]
+
+
+def _checked(name: str, value: Any, where: str) -> Value:
+    definition = _FIELDS[name]
+    default, rules = definition.default, definition.metadata
+
+    def refuse(expected: str) -> InputError:
+        return InputError(f"must be {expected}, got {value!r}", file=where, field=name)
+
+    if isinstance(default, tuple):
+        if not isinstance(value, list | tuple) or not all(type(v) is int and 0 <= v < 2**32 for v in value):
+            raise refuse("a list of user ids")
+        return tuple(value)
+    if isinstance(default, str):
+        if not isinstance(value, str) or not value.isprintable():
+            raise refuse("a text")
+        if "choices" in rules and value not in rules["choices"]:
+            raise refuse("one of " + ", ".join(rules["choices"]))
+        return value
+    whole = isinstance(default, int)
+    if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+        raise refuse("a whole number" if whole else "a number")
+    if not rules["low"] <= value <= rules["high"]:
+        raise refuse(f"from {rules['low']:g} to {rules['high']:g}")
+    return value if whole else float(value)
+
+
+def _check_together(config: Config, where: str) -> None:
+    for name in ("socket", "state_dir"):
+        if not Path(getattr(config, name)).is_absolute():
+            raise InputError(f"must be an absolute path, got {getattr(config, name)!r}", file=where, field=name)
+    if config.tcp:
+        host, _, port = config.tcp.rpartition(":")
+        if not host or not re.fullmatch(r"\d{1,5}", port) or not 0 < int(port) < 65536:
+            raise InputError(f"must be HOST:PORT, got {config.tcp!r}", file=where, field="tcp")
+        if not config.token_file:
+            raise InputError("needs token_file: TCP is never open without one", file=where, field="tcp")
+    if config.lease_seconds < 3 * config.interval:
+        raise InputError(
+            f"must be at least three intervals ({3 * config.interval:g} s), got {config.lease_seconds:g}",
+            file=where,
+            field="lease_seconds",
+        )
+
+
+def read_token(config: Config) -> str:
+    """The bearer token; a file that others can read holds no secret."""
+    path = Path(config.token_file)
+    try:
+        mode, token = path.stat().st_mode, path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read: {error}", file=str(path), field="token_file") from None
+    if mode & 0o077:
+        raise InputError("others may read it", file=str(path), field="token_file", remedy=f"chmod 600 {path}")
+    if len(token) < 32:
+        raise InputError("the token has fewer than 32 characters", file=str(path), remedy="openssl rand -hex 32")
+    return token
+
+
+def template() -> str:
+    """The commented configuration file, every setting at its default."""
+    lines = [
+        "# The configuration of slurm-rl serve. Every line is optional: what stands here commented out is the default.",
+        "# Each setting can also be given in the environment, as SLURM_RL_NAME. `slurm-rl show-conf` tells what holds.",
+    ]
+    section = ""
+    for name, definition in sorted(_FIELDS.items(), key=lambda item: _SECTIONS.index(item[1].metadata["section"])):
+        if definition.metadata["section"] != section:
+            section = definition.metadata["section"]
+            lines += ["", f"## {section}"]
+        lines.append("")
+        lines += [f"# {row}" for row in _wrapped(definition.metadata["doc"], 116)]
+        rules = definition.metadata
+        if "choices" in rules:
+            lines.append("# One of: " + ", ".join(rules["choices"]))
+        elif "low" in rules:
+            lines.append(f"# From {rules['low']:g} to {rules['high']:g}")
+        lines.append(f"#{name} = {as_toml(definition.default)}")
+    return "\n".join(lines) + "\n"
+
+
+def as_toml(value: Any) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return str(list(value)) if isinstance(value, tuple) else str(value)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(text, width)
+
+
+_FIELDS: dict[str, Any] = {f.name: f for f in fields(Config)}
+_SECTIONS = [_POLICY, _SLURM, _CYCLE, _HTTP, _RECORDS]
