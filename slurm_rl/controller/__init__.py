@@ -1,0 +1,1 @@
+"""The controller: observes a live Slurm, decides, and writes bounded, journaled SiteFactors."""

@@ -1,0 +1,42 @@
+"""The difference between the queue as it is and as decided: SiteFactors to write, the head of the queue first."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_rl.controller.assign import assign
+from slurm_rl.controller.observe import View
+from slurm_rl.domain.arrays import Array
+from slurm_rl.domain.snapshot import Plan
+from slurm_rl.obs.journal import Change
+
+
+def wanted_factors(view: View, plan: Plan, bound: int, top: int, site: Array) -> Array:
+    """The SiteFactor of every job, such that Slurm's order of each queue becomes the plan's for its first `top` jobs.
+
+    `site` holds the present factors. Jobs beyond the first ones get none, and the first ones stay above them.
+    """
+    wanted = np.zeros(len(view.jobs), dtype=np.int64)
+    order = np.array(plan.order, dtype=np.int64)
+    for queue in np.unique(view.queue[order]).tolist() if len(order) else []:
+        mine = order[view.queue[order] == queue]
+        head, rest = mine[:top], mine[top:]
+        base = view.base[head]
+        low = np.maximum(-bound, np.minimum(0, view.floor - base))
+        if len(rest):
+            low = np.minimum(np.maximum(low, int(view.base[rest].max()) + 1 - base), bound)
+        high = np.full(len(head), bound, dtype=np.int64)
+        wanted[head] = assign(base.tolist(), site[head].tolist(), low.tolist(), high.tolist())
+    return wanted
+
+
+def changes(view: View, plan: Plan, wanted: Array, site: Array) -> list[tuple[int, Change]]:
+    """(index, change) of every job whose factor is not as wanted, in the plan's order."""
+    found = []
+    for rank, j in enumerate(plan.order):
+        if site[j] != wanted[j]:
+            job = view.jobs[j]
+            why = str(plan.reasons[rank])
+            found.append((j, Change(job.job_id, job.submit_time or 0, int(site[j]), int(wanted[j]), why)))
+    # Jobs that only lose their factor come last: they are far behind in the queue.
+    return sorted(found, key=lambda item: item[1].new == 0)

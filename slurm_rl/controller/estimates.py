@@ -1,0 +1,86 @@
+"""Run-time estimates of a live site: the same estimator as in replay, fed from the accounting history."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_rl.domain.arrays import GPU_MILLI, GROUP, JOB, LEVELS, USER, Array
+from slurm_rl.domain.tables import World
+from slurm_rl.jit import kernel
+from slurm_rl.policy.estimate import finish, predict
+
+
+@kernel
+def _finish_all(world: Array, ran: Array) -> None:
+    w = world[0]
+    for j in range(len(ran)):
+        finish(w, j, ran[j])
+
+
+@kernel
+def predict_all(world: Array, jobs: Array) -> None:
+    """Writes what finished jobs tell of each of these jobs."""
+    w = world[0]
+    for i in range(len(jobs)):
+        predict(w, jobs[i])
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A job that has ended, and how long it ran."""
+
+    user: str
+    name: str
+    volume: float
+    uses_gpus: bool
+    limit: int
+    ran: float
+
+
+class RunTimes:
+    """Groups of finished jobs by who ran what, numbered as they appear; never forgets a group, only ages it."""
+
+    def __init__(self) -> None:
+        self._number: dict[tuple[object, ...], int] = {}
+        self._groups = np.zeros(256, dtype=GROUP)
+        self.seen = 0
+
+    def groups_of(self, user: str, name: str, volume: float, uses_gpus: bool, limit: int) -> tuple[int, ...]:
+        """The groups a job belongs to, from general to specific, as replay forms them; -1: none."""
+        bucket = math.floor(math.log2(max(volume, 1e-3)) + 20) * 2 + uses_gpus
+        exact = round(volume * GPU_MILLI)
+        keys: list[tuple[object, ...]] = [
+            (0, bucket),
+            (1, user),
+            (2, user, bucket),
+            (3, user, exact, limit),
+            (4, user, name, exact),
+        ]
+        return tuple(
+            self._number.setdefault(key, len(self._number)) if key[0] != LEVELS - 1 or name else -1 for key in keys
+        )
+
+    def learn(self, jobs: Iterable[Finished]) -> None:
+        """Learns from jobs in the order in which they ended."""
+        rows = list(jobs)
+        if not rows:
+            return
+        table = np.zeros(len(rows), dtype=JOB)
+        for i, job in enumerate(rows):
+            table["limit"][i] = max(job.limit, 1)
+            table["group"][i] = self.groups_of(job.user, job.name, job.volume, job.uses_gpus, job.limit)
+        world = World(jobs=table, users=np.zeros(1, dtype=USER), groups=self.table())
+        _finish_all(world.record, np.array([job.ran for job in rows], dtype=np.float64))
+        self.seen += len(rows)
+
+    def table(self) -> Array:
+        """What is known, as kernels read it; row 0 is of all jobs."""
+        if len(self._groups) <= len(self._number):
+            grown = np.zeros(2 * len(self._number) + 1, dtype=GROUP)
+            grown[: len(self._groups)] = self._groups
+            self._groups = grown
+        return self._groups

@@ -1,0 +1,365 @@
+"""From what Slurm says to a Snapshot that `decide` takes, and back from its indices to Slurm's jobs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_rl.controller.estimates import Finished, RunTimes, predict_all
+from slurm_rl.domain.arrays import (
+    ACCOUNT,
+    ENTRY,
+    FIRST_ROW,
+    LIVE,
+    NOW,
+    USER,
+    Array,
+    make_entries,
+)
+from slurm_rl.domain.build import Requests, Workload, build
+from slurm_rl.domain.cluster import KNOWN_GPUS, Cluster, NodeClass
+from slurm_rl.domain.snapshot import Snapshot
+from slurm_rl.domain.tables import World
+from slurm_rl.policy.heuristics import BY_USER
+from slurm_rl.policy.registry import PolicySpec, settings_for
+from slurm_rl.slurm.model import HistoryJob, PriorityFactors, PriorityWeights, SlurmJob, SlurmNode, SlurmState
+from slurm_rl.slurm.text import setting
+
+_FOREVER = 365 * 86_400  # what an unlimited job counts as
+_CHANGED = 3  # every pool gets a scheduling pass
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A snapshot, and for each of its jobs (by index) Slurm's own record and figures."""
+
+    state: SlurmState
+    snapshot: Snapshot
+    jobs: tuple[SlurmJob, ...]
+    base: Array  # Slurm's priority without our factor
+    site: Array  # our factor as Slurm has it
+    queue: Array  # jobs of one number compete: same pool, same priority tier
+    estimate: Array  # seconds, from history
+    spread: Array  # standard deviation of its logarithm
+    left_alone: Mapping[int, str]  # job id -> why a pending job is not ordered
+    weights: Mapping[str, float]
+    floor: int  # no job is pushed below this priority
+
+    @property
+    def now(self) -> int:
+        return self.snapshot.now
+
+
+def observe(state: SlurmState, run_times: RunTimes, policy: PolicySpec) -> View:
+    """Everything `decide` needs, from one answer of Slurm."""
+    now = int(state.taken)
+    cluster, members = _cluster(state.nodes, state.cluster)
+    known = set(cluster.partitions)
+    left_alone = {j.job_id: why for j in state.jobs if j.pending and (why := why_left_alone(j, state.taken, known))}
+    jobs = sorted(
+        (
+            j
+            for j in state.jobs
+            if (j.pending and j.job_id not in left_alone)
+            or (j.running and j.partitions and j.partitions[0] in known and j.node_list)
+        ),
+        key=lambda j: (j.submit_time or 0, j.job_id),
+    )
+    requests = _requests(jobs, state, now)
+    workload = build(requests, cluster, learn=False)
+    pending = np.flatnonzero(np.array([j.pending for j in jobs], dtype=bool))
+    volume = workload.shapes["volume"][workload.jobs["request"]] if jobs else np.zeros(0)
+    for i, j in enumerate(jobs):
+        groups = run_times.groups_of(j.user, j.name, float(volume[i]), j.gpu_count > 0, int(requests.limit[i]))
+        workload.jobs["group"][i] = groups
+    weights = _weights(state.weights)
+    base, site = _priorities(jobs)
+    world = _world(workload, requests, jobs, members, state, policy, weights, now, run_times.table())
+    _match_priorities(world, base, pending, weights, now)
+    predict_all(world.record, np.arange(len(jobs)))
+    estimate, spread = world["live"]["expected"].copy(), world["live"]["spread"].astype(np.float64)
+    if policy.source != BY_USER:
+        world["live"]["expected"] = world["jobs"]["limit"]
+        world["live"]["inverse"] = 1.0 / world["jobs"]["limit"]
+        world["live"]["spread"] = 0.0
+    tiers = {p.name: p.priority_tier for p in state.partitions}
+    tier = np.array([tiers.get(j.partitions[0], 1) for j in jobs], dtype=np.int64)
+    pool = workload.shapes["pool"][workload.jobs["request"]] if jobs else np.zeros(0, dtype=np.int64)
+    return View(
+        state=state,
+        snapshot=Snapshot(now, world, pending),
+        jobs=tuple(jobs),
+        base=base,
+        site=site,
+        queue=pool * 100_000 + tier,
+        estimate=estimate,
+        spread=spread,
+        left_alone=left_alone,
+        weights=weights,
+        floor=backfill_floor(state),
+    )
+
+
+def why_left_alone(job: SlurmJob, now: float, partitions: set[str]) -> str:
+    """Why a pending job is not ours to order; "" if it is."""
+    if job.cron:
+        return "a cron job: Slurm refuses its updates"
+    if job.held:
+        return "held"
+    if job.reservation:
+        return "in a reservation"
+    if job.het_job_id:
+        return "part of a heterogeneous job"
+    if not job.eligible(now):
+        return "not eligible yet"
+    if job.factors is None:
+        return "Slurm shows no priority factors of it"
+    if job.submit_time is None:
+        return "Slurm shows no submit time of it"
+    if not job.partitions or job.partitions[0] not in partitions:
+        return "its partition has no nodes"
+    return ""
+
+
+def backfill_floor(state: SlurmState) -> int:
+    """The least priority we leave a job with: 1 (0 means held), or what backfill asks of jobs it reserves for."""
+    options = setting(state.config, "SchedulerParameters").split(",")
+    values = [o.partition("=")[2] for o in options if o.startswith("bf_min_prio_reserve=")]
+    return max([1, *(int(v) for v in values if v.isdecimal())])
+
+
+def own_priority(factors: PriorityFactors) -> int:
+    """Slurm's priority of a job as it would be without our factor."""
+    f = factors
+    return f.age + f.assoc + f.fairshare + f.job_size + f.partition + f.qos + f.tres - f.nice
+
+
+def finished_jobs(rows: Iterable[HistoryJob], nodes: Iterable[SlurmNode]) -> list[Finished]:
+    """What the estimator learns from accounting records, in the order in which the jobs ended."""
+    gpus_per_cpu = _gpus_per_cpu(nodes)
+    done = [
+        r for r in rows if r.end_time and r.start_time and r.state in ("COMPLETED", "TIMEOUT", "FAILED", "DEADLINE")
+    ]
+    found = []
+    for r in sorted(done, key=lambda r: (r.end_time or 0, r.job_id)):
+        gpus = sum(r.gpus_requested.values()) or sum(r.gpus_allocated.values())
+        volume = float(gpus) if gpus else r.cpus * gpus_per_cpu.get(r.partition, 1.0)
+        limit = r.time_limit or _FOREVER
+        found.append(Finished(r.user, r.name, max(volume, 1e-9), gpus > 0, limit, float(r.elapsed)))
+    return found
+
+
+def _gpus_per_cpu(nodes: Iterable[SlurmNode]) -> dict[str, float]:
+    gpus: dict[str, int] = {}
+    cpus: dict[str, int] = {}
+    for node in nodes:
+        for p in node.partitions:
+            gpus[p] = gpus.get(p, 0) + sum(node.gpus.values())
+            cpus[p] = cpus.get(p, 0) + node.cpus
+    return {p: gpus[p] / max(cpus[p], 1) if gpus[p] else 1.0 for p in gpus}
+
+
+def _cluster(nodes: Iterable[SlurmNode], name: str) -> tuple[Cluster, list[SlurmNode]]:
+    """The nodes as classes of equals, and the nodes in the order in which the classes number them."""
+    classes: dict[tuple[str, int, int, int, str], list[SlurmNode]] = {}
+    for node in nodes:
+        if node.partitions:
+            kind = next((t for t, count in sorted(node.gpus.items()) if t and count), "")
+            key = (kind, sum(node.gpus.values()), node.cpus, node.mem_mb, ",".join(node.partitions))
+            classes.setdefault(key, []).append(node)
+    made = []
+    for (kind, gpus, cpus, mem_mb, partitions), same in classes.items():
+        known = next((k for k in KNOWN_GPUS if kind.upper().startswith(k)), "")
+        speed = KNOWN_GPUS[known].speed if known else 1.0
+        made.append(NodeClass(len(same), kind, gpus, cpus, mem_mb / 1024, partitions, speed))
+    return Cluster(name, tuple(made)), list(itertools.chain.from_iterable(classes.values()))
+
+
+def _requests(jobs: list[SlurmJob], state: SlurmState, now: int) -> Requests:
+    types = {t for node in state.nodes for t in node.gpus if t}
+    most = {p.name: p.max_time for p in state.partitions}
+    tables: list[dict[str, int]] = [{} for _ in range(6)]
+    users, accounts, names, qos, partitions, kinds = tables
+
+    def code(table: dict[str, int], value: str) -> int:
+        return table.setdefault(value, len(table)) if value else -1
+
+    def column(values: Iterable[float], dtype: type = np.int64) -> Array:
+        return np.fromiter(values, dtype=dtype, count=len(jobs))
+
+    gpu_type = column((code(kinds, _gpu_type(j, types)) for j in jobs), np.int32)
+    partition = column((code(partitions, j.partitions[0]) for j in jobs), np.int32)
+    return Requests(
+        submit=column(min(j.submit_time or now, now) for j in jobs),
+        limit=column(j.time_limit or most.get(j.partitions[0]) or _FOREVER for j in jobs),
+        gpus=column((j.gpu_count for j in jobs), np.float64),
+        gpu_type=gpu_type,
+        gpu_type_names=tuple(kinds),
+        nodes=column((max(j.nodes, 1) for j in jobs), np.int32),
+        cpus=column((j.cpus for j in jobs), np.float64),
+        mem_gb=column((j.mem_mb / 1024 for j in jobs), np.float64),
+        partition=partition,
+        partition_names=tuple(partitions),
+        user=column((code(users, j.user or "?") for j in jobs), np.int32),
+        users=len(users) or 1,
+        account=column((code(accounts, j.account or "?") for j in jobs), np.int32),
+        accounts=len(accounts) or 1,
+        name=column((code(names, j.name) for j in jobs), np.int32),
+        qos=column((code(qos, j.qos) for j in jobs), np.int32),
+        qos_count=len(qos),
+        priority=column((-j.nice for j in jobs), np.float64),
+        deadline=np.full(len(jobs), -1, dtype=np.int64),
+    )
+
+
+def _gpu_type(job: SlurmJob, types: set[str]) -> str:
+    """The GPU types that will do, "A|B"; a constraint counts where it names nothing but types."""
+    named = [t for t, count in job.gpus.items() if t and count]
+    if not named and job.gpu_count and job.features:
+        words = job.features.strip("()").split("|")
+        named = words if all(w in types for w in words) else []
+    return "|".join(named)
+
+
+def _weights(weights: PriorityWeights) -> dict[str, float]:
+    """The site's weights under the names that `decide` takes; the association's counts with the TRES."""
+    return {
+        "age": float(weights.age),
+        "fairshare": float(weights.fairshare),
+        "job_size": float(weights.job_size),
+        "partition": float(weights.partition),
+        "qos": float(weights.qos),
+        "tres": float(weights.assoc) + sum(weights.tres.values()),
+    }
+
+
+def _priorities(jobs: list[SlurmJob]) -> tuple[Array, Array]:
+    base = np.array([own_priority(j.factors) if j.factors else 0 for j in jobs], dtype=np.int64)
+    return base, np.array([j.factors.site if j.factors else 0 for j in jobs], dtype=np.int64)
+
+
+def _match_priorities(world: World, base: Array, pending: Array, weights: Mapping[str, float], now: int) -> None:
+    """Makes the model's multifactor priority equal Slurm's own, to the last point, through the nice value.
+
+    Slurm's factors know things that the model does not (the hour a job became eligible, associations, TRES); what it
+    says itself is the truth here.
+    """
+    jobs, shapes = world["jobs"], world["shapes"]
+    row = jobs["request"]
+    max_age = 7 * 86_400.0  # the model's; any value would do
+    model = (
+        weights["age"] * np.minimum(1.0, (now - jobs["submit"]) / max_age)
+        + weights["fairshare"] * world["users"]["fairshare"][jobs["user"]]
+        + (weights["job_size"] + weights["tres"])
+        * shapes["volume"][row]
+        / world["pools"]["volume"][shapes["pool"][row]]
+        + weights["partition"] * world["partition_factor"][jobs["part"]]
+    )
+    jobs["nice"][pending] = np.rint(model - base)[pending].astype(np.int32)
+
+
+def _world(
+    wl: Workload,
+    requests: Requests,
+    jobs: list[SlurmJob],
+    members: list[SlurmNode],
+    state: SlurmState,
+    policy: PolicySpec,
+    weights: Mapping[str, float],
+    now: int,
+    groups: Array,
+) -> World:
+    count, nodes, pools = len(jobs), len(wl.nodes), len(wl.pools)
+    width = np.minimum(wl.shapes["units"], np.maximum(np.diff(wl.kind_ptr)[wl.shapes["kind"]], 1)).astype(np.int64)
+    room = int(np.minimum(wl.nodes["cpu"], 1 << 16).sum() + wl.nodes["gpu"].sum())
+    asked = int(width[wl.jobs["request"]].sum()) if count else 0
+    live = np.zeros(count, dtype=LIVE)
+    live["start"] = live["end"] = live["booked_start"] = -1
+    users = np.zeros(len(wl.user_account), dtype=USER)
+    users["account"], users["time"] = wl.user_account, now
+    best = max((p.priority_job_factor for p in state.partitions), default=1) or 1
+    factor = {p.name: p.priority_job_factor / best for p in state.partitions}
+    for i, j in enumerate(jobs):
+        share = j.factors.fairshare_normalized if j.factors else state.fairshare.get((j.account, j.user), 0.0)
+        users["fairshare"][requests.user[i]] = max(users["fairshare"][requests.user[i]], share)
+    world = World(
+        jobs=wl.jobs,
+        live=live,
+        shapes=wl.shapes,
+        nodes=wl.nodes,
+        kind_ptr=wl.kind_ptr,
+        kind_node=wl.kind_node,
+        speed=wl.speed,
+        pools=wl.pools,
+        free=np.zeros((FIRST_ROW, nodes, 3), dtype=np.int32),
+        used=np.zeros((FIRST_ROW, nodes, 0), dtype=np.int16),
+        total=np.zeros((FIRST_ROW, pools, 3), dtype=np.int64),
+        entries=make_entries(min(asked, room) + asked + 1),
+        spot=np.zeros(int(width.max(initial=1)), dtype=ENTRY),
+        running=np.zeros(count, dtype=np.int64),
+        users=users,
+        accounts=np.zeros(wl.accounts, dtype=ACCOUNT),
+        groups=groups.copy(),
+        partition_factor=np.array([factor.get(p, 0.0) for p in wl.partition_names] or [0.0]),
+        qos_factor=np.zeros(int(wl.jobs["qos"].max(initial=0)) + 1),
+    )
+    settings = settings_for(policy, backfill=2, placer=0, influence=1.0, preempt=False, weights=dict(weights))
+    for name, value in settings.items():
+        world[name] = value
+    world["clock"] = world["calculated"] = now  # fairshare is Slurm's own: not to be calculated again
+    world["accounts"]["time"] = now
+    world["pools"]["change"] = _CHANGED
+    _fill_nodes(world, wl, members)
+    _hold_running(world, wl, jobs, members, now)
+    return world
+
+
+def _fill_nodes(world: World, wl: Workload, members: list[SlurmNode]) -> None:
+    """What Slurm says is free now; nothing, on a node that takes no jobs."""
+    free = world["free"]
+    for n, number in enumerate(wl.node_number.tolist()):
+        node = members[number]
+        if not node.usable:
+            world["nodes"]["down"][n] = 1
+            continue
+        gpus = sum(node.gpus.values()) - sum(node.gpus_allocated.values())
+        unused = (node.cpus - node.cpus_allocated, node.mem_mb - node.mem_mb_allocated, gpus)
+        free[:, n, :] = np.maximum(unused, 0)
+    for pool in range(len(world["pools"])):
+        mine = world["nodes"]["pool"] == pool
+        world["total"][:, pool, :] = free[NOW][mine].sum(axis=0)
+
+
+def _hold_running(world: World, wl: Workload, jobs: list[SlurmJob], members: list[SlurmNode], now: int) -> None:
+    """Enters running jobs: who holds which nodes, and until when at most."""
+    index = {members[number].name: n for n, number in enumerate(wl.node_number.tolist())}
+    entries, live, pools = world["entries"], world["live"], world["pools"]
+    ends: list[list[tuple[int, int]]] = [[] for _ in range(len(pools))]
+    spare = 1
+    for i, job in enumerate(jobs):
+        if not job.running:
+            continue
+        row = int(wl.jobs["request"][i])
+        units, pool = int(wl.shapes["units"][row]), int(wl.shapes["pool"][row])
+        held = [index[name] for name in job.node_list if name in index][:units]
+        if not held or spare + len(held) >= len(entries):
+            continue
+        live["held"][i] = spare
+        for k, node in enumerate(held):
+            share = units // len(held) + (k < units % len(held))
+            entries[spare] = (0, node, share, spare + 1 if k + 1 < len(held) else 0)
+            spare += 1
+        live["start"][i] = job.start_time or now
+        end = job.end_time or (job.start_time or now) + int(wl.jobs["limit"][i])
+        live["expected_end"][i] = max(end, now + 1)
+        ends[pool].append((int(live["expected_end"][i]), i))
+        world["users"]["rate"][wl.jobs["user"][i]] += wl.shapes["volume"][row]
+        world["accounts"]["rate"][wl.jobs["account"][i]] += wl.shapes["volume"][row]
+    entries["next"][0] = spare if spare < len(entries) else 0
+    for pool, running in enumerate(ends):
+        first = int(pools["first_job"][pool])
+        world["running"][first : first + len(running)] = [i for _, i in sorted(running)]
+        pools["running"][pool] = len(running)

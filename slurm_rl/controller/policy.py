@@ -1,0 +1,39 @@
+"""The policy of the live side: a name becomes what `decide` takes, and learned policies join through their scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from slurm_rl.decide import Guardrails, decide
+from slurm_rl.domain.arrays import Array
+from slurm_rl.domain.snapshot import Plan, Snapshot
+from slurm_rl.errors import InputError
+from slurm_rl.policy.registry import PolicySpec, parse_policy
+
+Score = Callable[[Snapshot], Array]
+
+
+@dataclass(frozen=True, slots=True)
+class LivePolicy:
+    """A policy that may run live; `score` is set for policies that kernels do not know, `model` is their hash."""
+
+    name: str
+    spec: PolicySpec
+    model: str = ""
+    score: Score | None = None
+
+    def plan(self, snapshot: Snapshot, guardrails: Guardrails, weights: dict[str, float]) -> Plan:
+        """Orders the queue; scores that do not fit the queue count as unusable, as `decide` tells."""
+        scores = None if self.score is None else self.score(snapshot)
+        return decide(snapshot, self.spec, guardrails=guardrails, weights=weights, scores=scores)
+
+
+def load_policy(name: str) -> LivePolicy:
+    """The policy of that name; refuses what cannot run on a live cluster."""
+    if name.startswith(("rl:", "meta:")):
+        raise InputError(f"{name!r}: learned policies cannot be served yet", field="policy", remedy="e.g. sjf-age@user")
+    spec = parse_policy(name)
+    if not spec.reachable:
+        raise InputError(f"{name!r} needs true run times, which nobody knows", field="policy", remedy="e.g. sjf@user")
+    return LivePolicy(name, spec)

@@ -1,0 +1,246 @@
+"""The journal: every write to Slurm is committed here before it is sent, by the one controller that holds the lease."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_rl.errors import SlurmRlError
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS tick (
+  id INTEGER PRIMARY KEY, time REAL NOT NULL, mode TEXT NOT NULL, policy TEXT NOT NULL, model TEXT NOT NULL,
+  pending INTEGER NOT NULL, wanted INTEGER NOT NULL, note TEXT NOT NULL DEFAULT '');
+CREATE TABLE IF NOT EXISTS change (
+  id INTEGER PRIMARY KEY, tick INTEGER NOT NULL, time REAL NOT NULL, token INTEGER NOT NULL, job_id INTEGER NOT NULL,
+  submit_time INTEGER NOT NULL, old INTEGER, new INTEGER NOT NULL, reason TEXT NOT NULL, status TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS change_job ON change (job_id, submit_time);
+CREATE INDEX IF NOT EXISTS change_time ON change (time);
+CREATE TABLE IF NOT EXISTS touched (
+  job_id INTEGER NOT NULL, submit_time INTEGER NOT NULL, value INTEGER NOT NULL, time REAL NOT NULL,
+  PRIMARY KEY (job_id, submit_time)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS advice (time REAL NOT NULL, uid INTEGER NOT NULL, value INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS advice_time ON advice (time);
+CREATE TABLE IF NOT EXISTS lease (
+  one INTEGER PRIMARY KEY CHECK (one = 1), token INTEGER NOT NULL, holder TEXT NOT NULL, expires REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS command (id INTEGER PRIMARY KEY, time REAL NOT NULL, mode TEXT NOT NULL, who TEXT NOT NULL);
+INSERT OR IGNORE INTO lease VALUES (1, 0, '', 0);
+"""
+
+
+class JournalError(SlurmRlError):
+    """The journal cannot be written or read; without it nothing is written to Slurm."""
+
+
+class LostLease(SlurmRlError):
+    """Another controller leads: this one must not write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One SiteFactor to write: of which job, from what to what, and why."""
+
+    job_id: int
+    submit_time: int
+    old: int | None
+    new: int
+    reason: str
+
+
+def own_name() -> str:
+    """Who we are in a lease: host, process, and when that process began (numbers of processes are reused)."""
+    return f"{socket.gethostname()}/{os.getpid()}/{_began(os.getpid())}"
+
+
+def _began(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def _gone(holder: str) -> bool:
+    """Whether the holder was a process of this machine that has ended; of another machine's nothing is known."""
+    host, _, rest = holder.partition("/")
+    pid, _, began = rest.partition("/")
+    return host == socket.gethostname() and pid.isdecimal() and _began(int(pid)) != began
+
+
+class Journal:
+    """One SQLite file in WAL mode; a Journal may be shared by threads."""
+
+    def __init__(self, path: Path, *, durable: bool = True) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        with self._errors():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+            if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'lease'").fetchone():
+                self._db.executescript(_SCHEMA)
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise JournalError(f"journal {self.path}: {error}") from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._errors():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+    def _rows(self, query: str, *values: object) -> list[tuple[int, ...]]:
+        with self._lock, self._errors():
+            return self._db.execute(query, values).fetchall()
+
+    # The lease: its token grows with every change of leader, and every write carries it.
+
+    def acquire(self, holder: str, now: float, seconds: float, *, force: bool = False) -> int | None:
+        """The token of the lease if it was free, ours, expired or its holder dead; None while another one leads."""
+        with self._transaction() as db:
+            token, old, expires = db.execute("SELECT token, holder, expires FROM lease").fetchone()
+            if old == holder and expires > now and not force:
+                db.execute("UPDATE lease SET expires = ?", (now + seconds,))
+                return int(token)
+            if old and old != holder and expires > now and not _gone(old) and not force:
+                return None
+            db.execute("UPDATE lease SET token = ?, holder = ?, expires = ?", (token + 1, holder, now + seconds))
+            return int(token) + 1
+
+    def leader(self, now: float) -> str | None:
+        """Who holds the lease and lives."""
+        ((holder, expires),) = self._rows("SELECT holder, expires FROM lease")
+        alive = holder and float(expires) > now and not _gone(str(holder))
+        return str(holder) if alive else None
+
+    def release(self, token: int) -> None:
+        with self._transaction() as db:
+            db.execute("UPDATE lease SET holder = '', expires = 0 WHERE token = ?", (token,))
+
+    # Ticks and changes.
+
+    def tick(self, now: float, mode: str, policy: str, model: str, pending: int, wanted: int, note: str = "") -> int:
+        """Records a tick and returns its number."""
+        with self._transaction() as db:
+            row = db.execute(
+                "INSERT INTO tick (time, mode, policy, model, pending, wanted, note) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (now, mode, policy, model, pending, wanted, note),
+            )
+            return int(row.lastrowid or 0)
+
+    def intend(self, tick: int, token: int, now: float, changes: Sequence[Change]) -> list[int]:
+        """Commits what is about to be written; raises LostLease, having recorded nothing, if we do not lead."""
+        with self._transaction() as db:
+            held, expires = db.execute("SELECT token, expires FROM lease").fetchone()
+            if held != token or expires <= now:
+                raise LostLease(f"another controller leads (lease {held}, ours was {token}): nothing is written")
+            numbers = _insert(db, tick, token, now, changes, "intended")
+            db.executemany(
+                "INSERT INTO touched VALUES (?, ?, ?, ?) "
+                "ON CONFLICT DO UPDATE SET value = excluded.value, time = excluded.time",
+                [(c.job_id, c.submit_time, c.new, now) for c in changes],
+            )
+            return numbers
+
+    def shadow(self, tick: int, now: float, changes: Sequence[Change]) -> None:
+        """Records what would have been written."""
+        with self._transaction() as db:
+            _insert(db, tick, 0, now, changes, "shadow")
+
+    def settle(self, results: Sequence[tuple[int, str]]) -> None:
+        """Records what became of changes: (number, status)."""
+        with self._transaction() as db:
+            db.executemany(
+                "UPDATE change SET status = ? WHERE id = ?", [(status, number) for number, status in results]
+            )
+
+    def touched(self) -> dict[tuple[int, int], int]:
+        """The last value written, or about to be, of every job that may still have one: (id, submit time) -> value."""
+        return {(j, s): v for j, s, v in self._rows("SELECT job_id, submit_time, value FROM touched WHERE value != 0")}
+
+    def adopt(self, jobs: Sequence[tuple[int, int, int]], now: float) -> None:
+        """Takes responsibility for SiteFactors that the submit plugin wrote on our advice."""
+        with self._transaction() as db:
+            db.executemany("INSERT OR IGNORE INTO touched VALUES (?, ?, ?, ?)", [(*job, now) for job in jobs])
+
+    def forget(self, jobs: Sequence[tuple[int, int]]) -> None:
+        """Drops jobs that have ended, or that were returned to 0."""
+        with self._transaction() as db:
+            db.executemany("DELETE FROM touched WHERE job_id = ? AND submit_time = ?", jobs)
+
+    def history(self, job_id: int, submit_time: int) -> list[tuple[float, int | None, int, str, str]]:
+        """(time, old, new, reason, status) of a job's changes, oldest first."""
+        query = "SELECT time, old, new, reason, status FROM change WHERE job_id = ? AND submit_time = ? ORDER BY id"
+        return [(float(a), b, int(c), str(d), str(e)) for a, b, c, d, e in self._rows(query, job_id, submit_time)]
+
+    def shadow_period(self) -> tuple[float, float, int, int] | None:
+        """First and last tick in shadow mode, how many, and how many updates they would have made."""
+        ((first, last, count),) = self._rows("SELECT min(time), max(time), count(*) FROM tick WHERE mode = 'shadow'")
+        ((changes,),) = self._rows("SELECT count(*) FROM change WHERE status = 'shadow'")
+        return (float(first), float(last), count, changes) if count else None
+
+    def last_policy(self) -> str | None:
+        rows = self._rows("SELECT policy FROM tick ORDER BY id DESC LIMIT 1")
+        return str(rows[0][0]) if rows else None
+
+    def prune(self, before: float) -> None:
+        with self._transaction() as db:
+            db.execute("DELETE FROM change WHERE time < ?", (before,))
+            db.execute("DELETE FROM tick WHERE time < ?", (before,))
+            db.execute("DELETE FROM advice WHERE time < ?", (before,))
+
+    # Advice given at submission, and commands to a running controller.
+
+    def advise(self, now: float, uid: int, value: int) -> None:
+        with self._transaction() as db:
+            db.execute("INSERT INTO advice VALUES (?, ?, ?)", (now, uid, value))
+
+    def advice(self, since: float) -> list[tuple[float, int, int]]:
+        """(time, uid, SiteFactor) of advice given since."""
+        return [
+            (float(a), b, c) for a, b, c in self._rows("SELECT time, uid, value FROM advice WHERE time >= ?", since)
+        ]
+
+    def command(self, now: float, mode: str, who: str) -> None:
+        """Tells every controller on this journal to change its mode."""
+        with self._transaction() as db:
+            db.execute("INSERT INTO command (time, mode, who) VALUES (?, ?, ?)", (now, mode, who))
+
+    def last_command(self) -> tuple[int, str, str] | None:
+        """(number, mode, who) of the last command."""
+        rows = self._rows("SELECT id, mode, who FROM command ORDER BY id DESC LIMIT 1")
+        return (int(rows[0][0]), str(rows[0][1]), str(rows[0][2])) if rows else None
+
+
+def _insert(
+    db: sqlite3.Connection, tick: int, token: int, now: float, changes: Sequence[Change], status: str
+) -> list[int]:
+    query = (
+        "INSERT INTO change (tick, time, token, job_id, submit_time, old, new, reason, status) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    )
+    numbers = []
+    for c in changes:
+        row = db.execute(query, (tick, now, token, c.job_id, c.submit_time, c.old, c.new, c.reason, status))
+        numbers.append(int(row.lastrowid or 0))
+    return numbers

@@ -1,0 +1,81 @@
+"""Prometheus metrics of the live side, all with the prefix `slurmrl_`; Slurm's own are not repeated."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """One registry a process, so that tests can have several."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.ticks = Counter(
+            "slurmrl_ticks",
+            "Ticks of the controller by outcome: done, standby (another controller leads), static (it could not "
+            "observe, decide or journal, and wrote nothing) or off.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.tick_seconds = Histogram(
+            "slurmrl_tick_seconds",
+            "Seconds a tick spent in a phase: observe, decide, apply.",
+            ["phase"],
+            buckets=(0.01, 0.03, 0.1, 0.25, 0.5, 1, 3, 10, 30),
+            registry=registry,
+        )
+        self.updates = Counter(
+            "slurmrl_updates",
+            "Job updates by what became of them: applied, refused, unknown, not sent; shadow ones were only recorded.",
+            ["status"],
+            registry=registry,
+        )
+        self.jobs = Gauge(
+            "slurmrl_jobs",
+            "Pending jobs at the last tick: ordered, left_alone (held, dependent, cron, reserved …), promoted (waited "
+            "too long) or unsettled (their SiteFactor is not yet as decided).",
+            ["kind"],
+            registry=registry,
+        )
+        self.drift = Counter("slurmrl_drift", "SiteFactors that were not as written when read back.", registry=registry)
+        self.fallbacks = Counter(
+            "slurmrl_fallbacks", "Ticks in which the policy's scores were unusable.", registry=registry
+        )
+        self.journal_errors = Counter(
+            "slurmrl_journal_errors",
+            "Failures to write the journal; nothing is written to Slurm then.",
+            registry=registry,
+        )
+        self.mode = Gauge("slurmrl_mode", "1 for the mode in effect.", ["mode"], registry=registry)
+        self.leader = Gauge("slurmrl_leader", "1 while this controller holds the lease.", registry=registry)
+        self.static = Gauge(
+            "slurmrl_static", "1 while the last tick failed and the queue stays as it was.", registry=registry
+        )
+        self.last_tick = Gauge(
+            "slurmrl_last_tick_timestamp_seconds", "When the last tick ended well.", registry=registry
+        )
+        self.budget = Gauge(
+            "slurmrl_updates_per_second_allowed",
+            "The present budget; it halves while slurmctld is busy.",
+            registry=registry,
+        )
+        self.requests = Counter(
+            "slurmrl_requests", "Requests to the service by route and status.", ["route", "code"], registry=registry
+        )
+        self.request_seconds = Histogram(
+            "slurmrl_request_seconds",
+            "Seconds a request took in the service.",
+            ["route"],
+            buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.03, 0.1, 0.2, 0.5),
+            registry=registry,
+        )
+
+    def set_mode(self, mode: str) -> None:
+        for name in ("off", "shadow", "enforce"):
+            self.mode.labels(name).set(name == mode)
+
+    def text(self) -> bytes:
+        """What /metrics answers."""
+        return generate_latest(self.registry)

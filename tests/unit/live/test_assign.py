@@ -1,0 +1,46 @@
+"""Factors that bring a queue into order: within bounds, with few writes, and stable."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_rl.controller.assign import assign
+
+queues = st.lists(st.tuples(st.integers(300, 700), st.integers(-900, 900)), min_size=1, max_size=40)
+
+
+def places(base: list[int], factors: list[int]) -> list[int]:
+    return [b + f for b, f in zip(base, factors, strict=True)]
+
+
+def test_equal_jobs_are_spread_over_the_whole_range() -> None:
+    # The last one keeps its 0; the others take quarters of 433: the bound of 400 and a gap of 400 / (4 · 3) above it.
+    assert assign([500] * 4, [0] * 4, [0] * 4, [400] * 4) == [324, 216, 108, 0]
+
+
+def test_a_queue_in_order_is_left_as_it_is() -> None:
+    assert assign([500] * 3, [300, 100, -50], [-400] * 3, [400] * 3) == [300, 100, -50]
+
+
+def test_one_job_out_of_place_moves_alone() -> None:
+    assert assign([500] * 4, [300, -300, 0, -100], [-400] * 4, [400] * 4) == [300, 150, 0, -100]
+
+
+def test_bounds_rule_over_the_order() -> None:
+    """The first cannot climb above the second, which cannot sink below 480."""
+    assert assign([100, 500], [0, 0], [-20, -20], [20, 20]) == [20, -20]
+
+
+@given(queues, st.sampled_from([450, 700, 5000]))
+def test_order_bounds_and_rest(jobs: list[tuple[int, int]], bound: int) -> None:
+    base = [own for own, _ in jobs]
+    site = [max(-bound, min(bound, factor)) for _, factor in jobs]
+    low = [max(-bound, 1 - b) for b in base]
+    high = [bound] * len(base)
+    factors = assign(base, site, low, high)
+    assert all(a <= f <= b for a, f, b in zip(low, factors, high, strict=True))
+    assert all(a > b for a, b in itertools.pairwise(places(base, factors)))
+    assert assign(base, factors, low, high) == factors
