@@ -17,6 +17,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "traces": ("slurm_rl.cli.traces", "inspect, convert, generate and perturb traces"),
     "lab": ("slurm_rl.cli.lab", "start a private, real Slurm with fake GPUs on this machine"),
     "doctor": ("slurm_rl.cli.doctor", "check a Slurm site and say what to change, and why"),
+    "serve": ("slurm_rl.cli.serve", "run the service and the controller that reorders the pending queue"),
+    "explain": ("slurm_rl.cli.explain", "say where a pending job stands, why, and what would move it"),
+    "undo": ("slurm_rl.cli.undo", "take back every SiteFactor that was written"),
+    "shadow-report": ("slurm_rl.cli.shadow_report", "replay the shadow period both ways and say what would change"),
+    "show-conf": ("slurm_rl.cli.show_conf", "print every setting and where it comes from"),
     "install-plugin": ("slurm_rl.cli.install_plugin", "put the job_submit.lua shim beside slurm.conf, or take it away"),
 }
 

@@ -185,6 +185,14 @@ class Controller:
         self.stopping.set()
         self.poked.set()
 
+    def reconfigure(self, config: Config) -> None:
+        """Takes over another configuration; a policy that is refused leaves everything as it was."""
+        policy = load_policy(config.policy) if config.policy != self.config.policy else self.policy
+        if config.mode != self.config.mode:
+            self.journal.command(self.clock(), config.mode, "reload")
+        self.config, self.policy, self.budget = config, policy, Budget(config)
+        self.poked.set()
+
     def command(self, mode: str, who: str) -> None:
         """Changes the mode, from the next tick on."""
         self.journal.command(self.clock(), mode, who)

@@ -75,7 +75,7 @@ def observe(state: SlurmState, run_times: RunTimes, policy: PolicySpec) -> View:
     for i, j in enumerate(jobs):
         groups = run_times.groups_of(j.user, j.name, float(volume[i]), j.gpu_count > 0, int(requests.limit[i]))
         workload.jobs["group"][i] = groups
-    weights = _weights(state.weights)
+    weights = site_weights(state.weights)
     base, site = _priorities(jobs)
     world = _world(workload, requests, jobs, members, state, policy, weights, now, run_times.table())
     _match_priorities(world, base, pending, weights, now)
@@ -224,7 +224,7 @@ def _gpu_type(job: SlurmJob, types: set[str]) -> str:
     return "|".join(named)
 
 
-def _weights(weights: PriorityWeights) -> dict[str, float]:
+def site_weights(weights: PriorityWeights) -> dict[str, float]:
     """The site's weights under the names that `decide` takes; the association's counts with the TRES."""
     return {
         "age": float(weights.age),

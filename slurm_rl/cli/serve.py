@@ -1,0 +1,72 @@
+"""`slurm-rl serve`: the service on its unix socket, and the controller beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(add_completion=False)
+
+_EPILOG = """Examples:
+
+slurm-rl serve                                   settings from /etc/slurm-rl/slurm-rl.toml
+
+SLURM_RL_MODE=enforce slurm-rl serve --config my.toml
+
+slurm-rl serve --once --json                     one tick of the controller, without the service"""
+
+
+@app.command(epilog=_EPILOG)
+def serve(
+    config: Annotated[Path | None, typer.Option(help="The configuration file.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Make one tick and end, without the service.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --once: print one JSON value.")] = False,
+) -> None:
+    """Run the service, and the controller that reorders the pending queue (in enforce mode)."""
+    import dataclasses
+    import json
+    import threading
+
+    from slurm_rl.config import load
+    from slurm_rl.controller.cycle import Controller
+    from slurm_rl.controller.live import ControllerLive, wait_until_warm
+    from slurm_rl.obs import logs, systemd
+    from slurm_rl.obs.journal import Journal
+    from slurm_rl.slurm.connect import connect
+
+    settings = load(config).config
+    logs.configure(settings.log_level)
+    conf = Path(settings.slurm_conf) if settings.slurm_conf else None
+    client = connect(conf, settings.client, settings.slurm_timeout)
+    controller = Controller(settings, client, Journal(settings.journal))
+    if once:
+        tick = dataclasses.asdict(controller.cycle())
+        print(json.dumps(tick) if as_json else "  ".join(f"{k}={v}" for k, v in tick.items()))
+        return
+
+    from slurm_rl.serve import run
+
+    live = ControllerLive(controller, Journal(settings.journal, durable=False), config)
+
+    def control() -> None:
+        wait_until_warm(live)
+        systemd.notify("READY=1")
+        controller.run()
+
+    thread = threading.Thread(target=control, name="controller")
+    watch = systemd.Watchdog(lambda: thread.is_alive() and live.lively())
+
+    def listening() -> None:
+        thread.start()
+        watch.start()
+
+    try:
+        run.serve(settings, live, listening)
+    finally:
+        systemd.notify("STOPPING=1")
+        controller.stop()
+        if thread.ident is not None:
+            thread.join(timeout=settings.slurm_timeout + 5)
+        watch.stop()

@@ -1,0 +1,83 @@
+"""`slurm-rl shadow-report`: replays the shadow period in the simulator both ways and says what would have changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(add_completion=False)
+
+_SHOWN = {
+    "mean_wait": "mean wait",
+    "p95_wait": "95% wait at most",
+    "max_wait": "longest wait",
+    "mean_bsld": "mean bounded slowdown",
+    "user_bsld": "… averaged by user",
+    "utilization": "utilization",
+}
+
+
+@app.command()
+def shadow_report(
+    config: Annotated[Path | None, typer.Option(help="The configuration file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
+) -> None:
+    """Replay the jobs of the shadow period under Slurm's own order and under the policy's, and compare."""
+    from slurm_rl.config import load
+    from slurm_rl.errors import InputError
+    from slurm_rl.obs.journal import Journal
+    from slurm_rl.slurm.cli import CliClient
+
+    settings = load(config).config
+    if not settings.journal.exists():
+        raise InputError(
+            "no journal here", file=str(settings.journal), remedy="run slurm-rl serve in shadow mode first"
+        )
+    journal = Journal(settings.journal)
+    period = journal.shadow_period()
+    if period is None:
+        raise InputError("records no tick in shadow mode", file=str(settings.journal))
+    first, last, ticks, updates = period
+    client = CliClient(Path(settings.slurm_conf) if settings.slurm_conf else None, settings.slurm_timeout)
+    policy = journal.last_policy() or settings.policy
+    compared = compare(client, first, last, policy, settings.influence)
+    report = {"from": first, "to": last, "ticks": ticks, "updates": updates, "policy": policy} | compared
+    print(json.dumps(report) if as_json else _text(report))
+
+
+def compare(client: Any, first: float, last: float, policy: str, influence: float) -> dict[str, Any]:
+    """The metrics of both replays over the jobs that ended in the period, on the cluster as it is now."""
+    from slurm_rl.controller.observe import site_weights
+    from slurm_rl.traces.site import history_trace, site_cluster
+    from slurm_rl_sim.replay import parse_contenders, prepare, replay
+
+    state = client.snapshot()
+    trace = history_trace(client.history(first, last), state.cluster)
+    cluster, _ = site_cluster(state.nodes, state.cluster)
+    prepared = prepare(trace, cluster)
+    own = site_weights(state.weights)
+    weights = own if sum(own.values()) else None  # None: the usual ones
+    (now,) = replay(prepared, parse_contenders("multifactor", "slurm"), weights=weights)
+    (then,) = replay(prepared, parse_contenders(policy, "slurm"), influence=influence, weights=weights)
+    return {"jobs": len(prepared.trace), "slurm": now.metrics, "slurm_rl": then.metrics}
+
+
+def _text(report: dict[str, Any]) -> str:
+    hours = (report["to"] - report["from"]) / 3600
+    lines = [
+        f"{report['ticks']} ticks in shadow mode over {hours:.1f} h; {report['updates']} updates would have been made",
+        f"{report['jobs']} jobs of that time, replayed both ways (policy {report['policy']}):",
+        "",
+        f"{'':<24}{'Slurm alone':>14}{'with slurm-rl':>16}{'change':>10}",
+    ]
+    for key, label in _SHOWN.items():
+        a, b = report["slurm"].get(key), report["slurm_rl"].get(key)
+        if a is None or b is None:
+            continue
+        change = f"{100 * (b / a - 1):+.1f}%" if a else ""
+        lines.append(f"{label:<24}{a:>14.2f}{b:>16.2f}{change:>10}")
+    lines += ["", "A replay is a model: jobs start as backfill would start them, with the run times they had."]
+    return "\n".join(lines)

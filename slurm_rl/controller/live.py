@@ -1,0 +1,221 @@
+"""The controller as the service sees it: advice, ranks, explanations, mode and reload."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pwd
+import re
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from slurm_rl.config import Config, load
+from slurm_rl.controller.advice import Submission
+from slurm_rl.controller.cycle import Controller
+from slurm_rl.controller.estimates import RunTimes
+from slurm_rl.controller.observe import observe
+from slurm_rl.controller.policy import load_policy
+from slurm_rl.controller.view import what_if
+from slurm_rl.decide import Guardrails
+from slurm_rl.errors import InputError
+from slurm_rl.obs.journal import Journal, JournalError
+from slurm_rl.obs.metrics import Metrics
+from slurm_rl.obs.queue import QueueView
+from slurm_rl.slurm.model import PriorityFactors, PriorityWeights, SlurmJob, SlurmNode, SlurmState
+from slurm_rl.slurm.release import Release
+from slurm_rl.slurm.text import setting
+
+_NO_FACTORS = PriorityFactors(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
+_NOT_ADVISABLE = -2  # job_submit/lua reads it as "no value"
+
+
+class ControllerLive:
+    """Wraps a controller for the service; it never touches what a tick is working on, only what ticks publish."""
+
+    def __init__(self, controller: Controller, advice_journal: Journal, config_file: Path | None = None) -> None:
+        self.controller = controller
+        self._journal = advice_journal
+        self._config_file = config_file
+        self._names: dict[int, str] = {}
+        self._advising = threading.Lock()
+        self.warm = False
+
+    @property
+    def config(self) -> Config:
+        return self.controller.config
+
+    @property
+    def metrics(self) -> Metrics:
+        return self.controller.metrics
+
+    @property
+    def mode(self) -> str:
+        return self.controller.mode
+
+    @property
+    def writers(self) -> frozenset[int]:
+        observed = self.controller.observed
+        slurm_user = setting(observed[0].state.config, "SlurmUser") if observed else ""
+        match = re.search(r"\((\d+)\)", slurm_user)
+        return frozenset({0, os.geteuid(), *self.config.write_uids, *([int(match[1])] if match else [])})
+
+    def ready(self) -> str:
+        if not self.warm:
+            return "kernels are being prepared"
+        if self.controller.mode != "off" and self.controller.view is None:
+            return "no tick has succeeded yet"
+        return "" if self.lively() else "the controller has been silent for too long"
+
+    def lively(self) -> bool:
+        """Whether the controller's loop goes round; while kernels are compiled, it is given the time."""
+        age = self.controller.clock() - self.controller.heartbeat
+        return age < (5 * self.config.interval + 60 if self.warm else 600)
+
+    def queue(self) -> QueueView | None:
+        return self.controller.view
+
+    def advise(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        advisor = self.controller.advisor
+        if self.controller.mode != "enforce" or advisor is None:
+            return {}
+        uid = int(job["user_id"])
+        nodes, tasks = job.get("min_nodes", 1), job.get("num_tasks", 1)
+        submission = Submission(
+            user=job.get("user_name") or self._name(uid),
+            name=job.get("name", ""),
+            partition=job.get("partition", ""),
+            gpus=job.get("gpus", 0),
+            cpus=max(job.get("min_cpus", 1), tasks * job.get("cpus_per_task", 1), nodes),
+            limit=min(60 * job.get("time_limit_min", 0), 10**9),
+        )
+        with self._advising:
+            advice = advisor.advise(submission, self.controller.clock())
+        if advice is None or advice.site_factor in (0, _NOT_ADVISABLE):
+            return {}
+        try:
+            self._journal.advise(self.controller.clock(), uid, advice.site_factor)
+        except JournalError:
+            self.metrics.journal_errors.inc()
+            return {}  # what cannot be taken back is not given
+        return {"site_factor": advice.site_factor, "reason": advice.reason}
+
+    def _name(self, uid: int) -> str:
+        """The user's name if it is known by now; a name service may be slow, so it is asked beside the request."""
+        if uid not in self._names:
+            self._names[uid] = str(uid)
+            threading.Thread(target=self._look_up, args=(uid,), daemon=True).start()
+        return self._names[uid]
+
+    def _look_up(self, uid: int) -> None:
+        try:
+            self._names[uid] = pwd.getpwuid(uid).pw_name
+        except KeyError:
+            self._names[uid] = str(uid)
+
+    def rank(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        policy = load_policy(request["policy"]) if request["policy"] else self.controller.policy
+        state = described(request)
+        if len({j.job_id for j in state.jobs}) != len(state.jobs):
+            raise InputError("two jobs have the same id", field="jobs")
+        view = observe(state, RunTimes(), policy.spec)
+        plan = policy.plan(view.snapshot, Guardrails(), dict(view.weights))
+        order = [
+            {"id": view.jobs[j].job_id, "score": _finite(reason.score), "why": str(reason)}
+            for j, reason in zip(plan.order, plan.reasons, strict=True)
+        ]
+        starts = [view.jobs[s.job].job_id for s in plan.starts]
+        left = [{"id": job_id, "why": why} for job_id, why in view.left_alone.items()]
+        return {"policy": policy.name, "order": order, "can_start_now": starts, "not_ordered": left}
+
+    def what_if(self, job_id: int) -> list[dict[str, object]]:
+        if self.controller.observed is None:
+            return []
+        view, plan = self.controller.observed
+        config = self.config
+        guardrails = Guardrails(config.influence, config.starve_age, config.starve_factor)
+        return what_if(view, plan, self.controller.policy, guardrails, job_id)
+
+    def past(self, job_id: int, submit_time: int) -> list[dict[str, object]]:
+        names = ("time", "old", "new", "reason", "status")
+        return [dict(zip(names, row, strict=True)) for row in self._journal.history(job_id, submit_time)[-20:]]
+
+    def set_mode(self, mode: str, who: str) -> None:
+        self.controller.command(mode, who)
+
+    def reload(self) -> dict[str, Any]:
+        config = load(self._config_file).config
+        fixed = [n for n in ("socket", "tcp", "state_dir") if getattr(config, n) != getattr(self.config, n)]
+        if fixed:
+            raise InputError("needs a restart to change", field=", ".join(fixed))
+        before, after = asdict(self.config), asdict(config)
+        self.controller.reconfigure(config)
+        return {"changed": {name: after[name] for name in after if after[name] != before[name]}}
+
+
+def described(request: Mapping[str, Any]) -> SlurmState:
+    """A queue and a cluster from a request, as if Slurm had told of them."""
+    numbers = itertools.count(1)
+    nodes = [
+        SlurmNode(
+            name=f"n{next(numbers)}",
+            state="IDLE",
+            cpus=c["cpus"],
+            mem_mb=c["mem_mb"],
+            gpus={c["gpu_type"]: c["gpus"]} if c["gpus"] else {},
+            partitions=(c["partition"],),
+        )
+        for c in request["nodes"]
+        for _ in range(c["count"])
+    ]
+    jobs = [
+        SlurmJob(
+            job_id=j["id"],
+            user=j["user"],
+            account=j["account"],
+            partitions=(j["partition"],),
+            submit_time=j["submit_time"],
+            time_limit=j["time_limit"],
+            gpus={j["gpu_type"]: j["gpus"]} if j["gpus"] else {},
+            nodes=j["nodes"],
+            cpus=j["cpus"],
+            mem_mb=j["mem_mb"],
+            priority=1,
+            factors=_NO_FACTORS,
+        )
+        for j in request["jobs"]
+    ]
+    return SlurmState(
+        taken=float(request["now"]),
+        spread=0.0,
+        release=Release(0, 0),
+        cluster="request",
+        jobs=tuple(jobs),
+        nodes=tuple(nodes),
+        partitions=(),
+        weights=PriorityWeights(),
+        fairshare={},
+        config={},
+    )
+
+
+def _finite(value: float) -> float:
+    return value if abs(value) < 1e300 else (1e300 if value > 0 else -1e300)
+
+
+def wait_until_warm(live: ControllerLive) -> None:
+    """Prepares kernels; as long as Slurm does not answer, tries again."""
+    from slurm_rl.errors import SlurmRlError
+
+    while not live.controller.stopping.is_set():
+        try:
+            live.controller.warm_up()
+        except SlurmRlError:
+            live.controller.heartbeat = time.time()
+            live.controller.stopping.wait(live.config.interval)
+        else:
+            live.warm = True
+            return

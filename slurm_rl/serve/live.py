@@ -1,0 +1,54 @@
+"""What the service needs of the live side behind it; the controller provides it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from slurm_rl.obs.metrics import Metrics
+from slurm_rl.obs.queue import QueueView
+
+
+class Live(Protocol):
+    """The controller as the service sees it. Every method may be called from any thread."""
+
+    @property
+    def metrics(self) -> Metrics: ...
+
+    @property
+    def mode(self) -> str: ...
+
+    @property
+    def writers(self) -> frozenset[int]:
+        """User ids that may change things and see every job."""
+        ...
+
+    def ready(self) -> str:
+        """ "" when ticks succeed, else what is missing."""
+        ...
+
+    def queue(self) -> QueueView | None:
+        """The last tick's view."""
+        ...
+
+    def advise(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """Advice for a job that is being submitted, as the plugin takes it; {} if there is none. Never blocks long."""
+        ...
+
+    def rank(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Orders a queue that is described in the request; raises InputError for one that makes no sense."""
+        ...
+
+    def what_if(self, job_id: int) -> list[dict[str, object]]:
+        """What would move a job, by policy."""
+        ...
+
+    def past(self, job_id: int, submit_time: int) -> list[dict[str, object]]:
+        """What was written to a job, or would have been."""
+        ...
+
+    def set_mode(self, mode: str, who: str) -> None: ...
+
+    def reload(self) -> dict[str, Any]:
+        """Reads the configuration again; raises InputError and keeps the old one if it is wrong."""
+        ...
