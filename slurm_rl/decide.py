@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slurm_rl.backfill import BACKFILLS, CONSERVATIVE, EASY, NONE, easy_pass
+from slurm_rl.cycle import INTERVAL, MAIN_DEPTH, slurm_cycle
 from slurm_rl.domain import tables as t
-from slurm_rl.domain.arrays import FIRST_ROW, Array
+from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.snapshot import Plan, Reason, Snapshot, Start
-from slurm_rl.domain.tables import World
+from slurm_rl.domain.tables import World, enough_rows
 from slurm_rl.errors import unknown_name
 from slurm_rl.jit import kernel
 from slurm_rl.place.kernels import PLACERS
@@ -23,7 +24,7 @@ from slurm_rl.policy.fairshare import fair_tree, hold
 from slurm_rl.policy.heuristics import GIVEN, MULTIFACTOR
 from slurm_rl.policy.order import order_queue, site_factor, starving, weight_sum
 from slurm_rl.policy.registry import PolicySpec, settings_for
-from slurm_rl.profile import INTERVAL, MAIN_DEPTH, conservative_pass, slurm_cycle
+from slurm_rl.profile import conservative_pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,9 @@ def _make_scratch(world: World) -> None:
 
 
 def _starts(world: World, now: int, pool: int, queue: Array, *, cycle: bool) -> list[Start]:
-    _enough_rows(world, 4 + int(world["pools"]["running"][pool]) + 4 * len(queue))
+    if world["backfill"] >= CONSERVATIVE:
+        rows = 4 + int(world["pools"]["running"][pool]) + 4 * len(queue)
+        enough_rows(world, rows, on_nodes=world["backfill"] == CONSERVATIVE)
     count = int(_plan_pool(world.record, now, pool, queue, cycle))
     entries, live = world["entries"], world["live"]
     starts = []
@@ -132,17 +135,6 @@ def _starts(world: World, now: int, pool: int, queue: Array, *, cycle: bool) -> 
             at = int(entries["next"][at])
         starts.append(Start(job, tuple(nodes)))
     return starts
-
-
-def _enough_rows(world: World, rows: int) -> None:
-    """Makes room for a profile of so many rows, where backfill keeps one."""
-    if world["backfill"] < CONSERVATIVE or len(world["rows"]) >= rows:
-        return
-    for name, keep in (("free", FIRST_ROW), ("used", FIRST_ROW), ("total", FIRST_ROW), ("rows", 0)):
-        old = world[name]
-        grown = np.zeros((keep + rows, *old.shape[1:]), dtype=old.dtype)
-        grown[: old.shape[0]] = old
-        world[name] = grown
 
 
 @kernel

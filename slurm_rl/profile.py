@@ -1,4 +1,4 @@
-"""Backfill with many reservations, `conservative` and `slurm`, on a profile of free resources over time.
+"""Backfill `conservative`: a reservation for every job, on a profile of free resources over time.
 
 A profile is a list of rows in time order; row i is a view of what is free from its time until the next row's.
 """
@@ -9,14 +9,11 @@ import numpy as np
 
 from slurm_rl.backfill import begin, copy_pool, meet
 from slurm_rl.domain import tables as t
-from slurm_rl.domain.arrays import FIRST_ROW, GIVE, NEVER, NOW, SCRATCH, TAKE, Record
+from slurm_rl.domain.arrays import FIRST_ROW, GIVE, NOW, SCRATCH, TAKE, Record
 from slurm_rl.jit import inlined, kernel
 from slurm_rl.place.kernels import apply, forget, place, record
 from slurm_rl.place.room import fits_totals
 
-# sched/backfill's shape, with Slurm's defaults: bf_interval, bf_max_job_test, bf_window, bf_resolution, and the main
-# scheduler's default_queue_depth.
-INTERVAL, DEPTH, WINDOW, RESOLUTION, MAIN_DEPTH = np.array([30, 500, 86400, 60, 100])
 MORE_ROWS = -1  # the profile may need more rows than there are: nothing was done
 
 
@@ -49,8 +46,8 @@ def _split(w: Record, count: int, pool: int, instant: int) -> int:
 
 
 @kernel
-def _build(w: Record, pool: int, now: int, horizon: int, resolution: int) -> int:
-    """Rows from what is free now and from the expected ends of running jobs up to the horizon; their number."""
+def _build(w: Record, pool: int, now: int) -> int:
+    """Rows from what is free now and from the expected ends of running jobs; their number."""
     t.rows(w).time[0] = now
     t.rows(w).row[0] = FIRST_ROW
     copy_pool(w, pool, NOW, FIRST_ROW)
@@ -58,9 +55,7 @@ def _build(w: Record, pool: int, now: int, horizon: int, resolution: int) -> int
     first = t.pools(w).first_job[pool]
     for i in range(first, first + t.pools(w).running[pool]):
         j = t.running(w)[i]
-        instant = -(-t.live(w).expected_end[j] // resolution) * resolution
-        if instant > horizon:
-            break
+        instant = t.live(w).expected_end[j]
         if instant != t.rows(w).time[count - 1]:
             t.rows(w).time[count] = instant
             t.rows(w).row[count] = FIRST_ROW + count
@@ -71,12 +66,12 @@ def _build(w: Record, pool: int, now: int, horizon: int, resolution: int) -> int
 
 
 @kernel
-def _earliest(w: Record, count: int, pool: int, j: int, horizon: int) -> int:
+def _earliest(w: Record, count: int, pool: int, j: int) -> int:
     """The first row from which the job fits until its limit, with its placement in `t.spot(w)`; -1 if none."""
     s = np.int64(t.jobs(w).request[j])
     limit = t.jobs(w).limit[j]
     i = 0
-    while i < count and t.rows(w).time[i] <= horizon:
+    while i < count:
         end = t.rows(w).time[i] + limit
         k = i
         blocked = -1
@@ -128,47 +123,6 @@ def _occupy(w: Record, count: int, pool: int, j: int, start: int, chain: int, si
 
 
 @kernel
-def slurm_cycle(
-    w: Record, now: int, pool: int, order: np.ndarray, first: int, last: int, stamp: int, started: np.ndarray
-) -> int:
-    """One cycle of sched/backfill over order[first:last]; the number of started jobs, or MORE_ROWS."""
-    last = min(last, first + DEPTH)
-    # Reservations matter only to a later job that could start now: without one, the cycle would change nothing.
-    final = -1
-    for i in range(first, last):
-        s = np.int64(t.jobs(w).request[order[i]])
-        if t.shapes(w).misfit[s] != stamp:
-            if place(w, s, NOW) > 0:
-                final = i
-            else:
-                t.shapes(w).misfit[s] = stamp
-    if final < 0:
-        return 0
-    if 2 + t.pools(w).running[pool] + 2 * (final - first + 1) > len(t.rows(w)):
-        return MORE_ROWS
-    horizon = now + WINDOW
-    count = _build(w, pool, now, horizon, RESOLUTION)
-    starts = 0
-    for i in range(first, final + 1):
-        j = order[i]
-        at = _earliest(w, count, pool, j, horizon)
-        if at < 0:
-            continue
-        entries = _entries(w, np.int64(t.jobs(w).request[j]))
-        start = t.rows(w).time[at]
-        if at == 0:
-            begin(w, j, now, entries)
-            count = _occupy(w, count, pool, j, start, t.live(w).held[j], TAKE)
-            started[starts] = j
-            starts += 1
-        else:
-            chain = record(w, entries)
-            count = _occupy(w, count, pool, j, start, chain, TAKE)
-            forget(w, chain)
-    return starts
-
-
-@kernel
 def conservative_pass(
     w: Record, now: int, pool: int, order: np.ndarray, first: int, last: int, released: bool, started: np.ndarray
 ) -> int:
@@ -176,7 +130,7 @@ def conservative_pass(
     queued = last - first
     if 4 + t.pools(w).running[pool] + 4 * queued > len(t.rows(w)):
         return MORE_ROWS
-    count = _build(w, pool, now, NEVER, np.int64(1))
+    count = _build(w, pool, now)
     for i in range(first, last):
         j = order[i]
         if t.live(w).booked_start[j] >= 0:
@@ -189,7 +143,7 @@ def conservative_pass(
                 continue
             count = _occupy(w, count, pool, j, t.live(w).booked_start[j], t.live(w).booked[j], GIVE)
             unbook(w, j)
-        at = _earliest(w, count, pool, j, NEVER)
+        at = _earliest(w, count, pool, j)
         if at < 0:
             continue  # fits on no empty cluster while nodes are down: booked again when they return
         entries = _entries(w, np.int64(t.jobs(w).request[j]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_rl.backfill import SLURM, begin
+from slurm_rl.cycle import INTERVAL
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import CPU, GPU, GPU_MILLI, MEM, NEVER, NO, NOW, YES, Array, Record
 from slurm_rl.jit import inlined, kernel
@@ -15,7 +16,7 @@ from slurm_rl.place.kernels import place
 from slurm_rl.policy.estimate import finish
 from slurm_rl.policy.fairshare import fair_tree
 from slurm_rl.policy.heuristics import BY_USER
-from slurm_rl.profile import INTERVAL, unbook
+from slurm_rl.profile import unbook
 from slurm_rl_sim.moves import arrive, launch, needs, release, stop_running
 from slurm_rl_sim.schedule import schedule
 from slurm_rl_sim.state import COMPLETED, KILLED, LATENCY_BUCKETS, WAITING, heap_remove, remove_started, touch
@@ -39,7 +40,7 @@ def _ends(w: Record, now: int) -> None:
 
 @kernel
 def _node_events(w: Record, now: int) -> None:
-    while w.next_event < len(t.events(w)) and t.events(w).time[w.next_event] == now:
+    while w.next_event < len(t.events(w)) and t.events(w).time[w.next_event] <= now:
         e = w.next_event
         w.next_event += 1
         n = t.events(w).node[e]

@@ -15,6 +15,7 @@ from slurm_rl.backfill import (
     try_backfill,
     try_start,
 )
+from slurm_rl.cycle import MAIN_DEPTH, slurm_cycle
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import GIVE, NOW, SCRATCH, YES, Record
 from slurm_rl.jit import inlined, kernel
@@ -22,8 +23,8 @@ from slurm_rl.place.kernels import apply, place, take
 from slurm_rl.policy.estimate import refresh
 from slurm_rl.policy.heuristics import SRPT
 from slurm_rl.policy.order import order_queue
-from slurm_rl.profile import MAIN_DEPTH, conservative_pass, slurm_cycle
-from slurm_rl_sim.moves import arrive, stop_running
+from slurm_rl.profile import conservative_pass
+from slurm_rl_sim.moves import arrive, slowest, stop_running
 from slurm_rl_sim.state import QUEUED
 
 
@@ -165,6 +166,6 @@ def _standing(w: Record, j: int, now: int) -> float:
     if w.code == SRPT:
         ran = t.live(w).done[j]
         if t.live(w).held[j] > 0:
-            ran += now - t.live(w).start[j]
+            ran += (now - t.live(w).start[j]) * slowest(w, j)
         return -max(t.live(w).expected[j] - ran, 1.0)
     return t.jobs(w).priority[j]

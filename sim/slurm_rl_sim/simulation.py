@@ -18,14 +18,13 @@ from slurm_rl.domain.arrays import (
     LIVE,
     LOG,
     NEVER,
-    ROW,
     USER,
     Array,
     make_entries,
 )
 from slurm_rl.domain.build import Workload
 from slurm_rl.domain.snapshot import Snapshot
-from slurm_rl.domain.tables import World, fill_views
+from slurm_rl.domain.tables import World, enough_rows, fill_views
 from slurm_rl.errors import InputError, unknown_name
 from slurm_rl.jit import kernel
 from slurm_rl.place.kernels import PLACERS
@@ -100,9 +99,6 @@ class Simulation:
         users["account"], users["fairshare"], users["time"] = wl.user_account, 1.0, start
         accounts = np.zeros(wl.accounts, dtype=ACCOUNT)
         accounts["time"] = start
-        many = settings["backfill"] >= CONSERVATIVE  # reservations, on a profile
-        rows = 512 if many else 0
-        views = FIRST_ROW + rows
         scratch = 0 if settings["fixed_order"] else jobs
         entries = self._most_entries(asked) + (asked if settings["backfill"] == CONSERVATIVE else widest)
         world = World(
@@ -112,15 +108,17 @@ class Simulation:
             nodes=wl.nodes.copy(),  # which are down
             kind_ptr=wl.kind_ptr,
             kind_node=wl.kind_node,
+            class_ptr=wl.class_ptr,
+            class_list=wl.class_list,
             speed=wl.speed,
             pools=wl.pools.copy(),
-            free=np.zeros((views, nodes, 3), dtype=np.int32),
-            used=np.zeros((views, nodes, wl.slots), dtype=np.int16),
-            total=np.zeros((views, pools, 3), dtype=np.int64),
+            free=np.zeros((FIRST_ROW, nodes, 3), dtype=np.int32),
+            used=np.zeros((FIRST_ROW, nodes, wl.slots), dtype=np.int16),
+            total=np.zeros((FIRST_ROW, pools, 3), dtype=np.int64),
             entries=make_entries(entries),
             spot=np.zeros(widest, dtype=ENTRY),
             running=np.empty(jobs, dtype=np.int64),
-            rows=np.zeros(rows, dtype=ROW),
+            amount=np.zeros((1, len(wl.cluster.classes), 3), dtype=np.int64),
             users=users,
             accounts=accounts,
             groups=np.zeros(wl.groups + 1, dtype=GROUP),
@@ -140,6 +138,8 @@ class Simulation:
         for name, value in settings.items():
             world[name] = value
         world["clock"], world["tick"] = start, NEVER
+        if settings["backfill"] >= CONSERVATIVE:
+            enough_rows(world, 512, on_nodes=settings["backfill"] == CONSERVATIVE)
         fill_views(world)
         return world
 
@@ -180,11 +180,9 @@ class Simulation:
 
     def _more_rows(self) -> None:
         """Doubles the rows of the profile and the log; nothing was scheduled since it was asked for."""
-        for name, keep in (("free", FIRST_ROW), ("used", FIRST_ROW), ("total", FIRST_ROW), ("rows", 0), ("log", 0)):
-            old = self.world[name]
-            grown = np.zeros((keep + 2 * (old.shape[0] - keep), *old.shape[1:]), dtype=old.dtype)
-            grown[: old.shape[0]] = old
-            self.world[name] = grown
+        enough_rows(self.world, 2 * len(self.world["rows"]), on_nodes=self.world["backfill"] == CONSERVATIVE)
+        log = self.world["log"]
+        self.world["log"] = np.concatenate([log, np.empty(len(log), dtype=log.dtype)])
 
     def run(self, until: int = int(NEVER) - 1) -> bool:
         """Simulates up to an instant, or to the end; whether the end was reached."""

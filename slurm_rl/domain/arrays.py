@@ -46,6 +46,9 @@ SHAPE = np.dtype(
         ("volume", "f8"),  # GPUs; for jobs without, their CPUs (scaled to GPUs where the pool has any)
         ("misfit", "i8"),  # stamp of the last pass in which it did not fit what is free
         ("misfit_both", "i8"),  # … did not fit beside EASY's reservation
+        ("plan_stamp", "i8"),  # backfill `slurm`: the cycle in which one like it was last planned …
+        ("plan_limit", "i8"),  # … with this limit …
+        ("plan_time", "i8"),  # … for this time
         ("units", "i8"),
         ("per_node", "i8"),
         ("cpu", "i8"),  # a unit
@@ -58,7 +61,8 @@ SHAPE = np.dtype(
     align=True,
 )
 NODE = np.dtype(
-    [("cpu", "i8"), ("mem", "i8"), ("gpu", "i8"), ("type", "i8"), ("pool", "i8"), ("down", "i8")], align=True
+    [("cpu", "i8"), ("mem", "i8"), ("gpu", "i8"), ("type", "i8"), ("pool", "i8"), ("klass", "i8"), ("down", "i8")],
+    align=True,
 )
 CPU, MEM, GPU = range(3)  # columns of what is free
 # Partitions that share nodes are one pool; its nodes are neighbours, and so are the places of its jobs in lists.

@@ -47,6 +47,8 @@ class Workload:
     nodes: Array  # NODE
     kind_ptr: Array
     kind_node: Array
+    class_ptr: Array
+    class_list: Array
     speed: Array
     slots: int  # GPUs tracked one by one on each node: 0 unless some job asks for a share
     pools: Array  # POOL
@@ -74,6 +76,7 @@ def build(requests: Requests, cluster: Cluster, *, learn: bool = True) -> Worklo
         for i in first
     ]
     kind_ptr = np.concatenate([[0], np.cumsum([len(k) for k in kind_nodes])]).astype(np.int64)
+    kind_classes = [np.unique(part.node_class[k]) for k in kind_nodes]
     slots = 0
     if bool(np.any(raw["share"] > 0)):
         slots = max((c.gpus for c in cluster.classes), default=0)
@@ -121,6 +124,8 @@ def build(requests: Requests, cluster: Cluster, *, learn: bool = True) -> Worklo
         nodes,
         kind_ptr,
         (np.concatenate(kind_nodes) if kind_nodes else np.zeros(0)).astype(np.int64),
+        np.concatenate([[0], np.cumsum([len(k) for k in kind_classes])]).astype(np.int64),
+        (np.concatenate(kind_classes) if kind_classes else np.zeros(0)).astype(np.int64),
         part.speed,
         slots,
         pools,
@@ -189,6 +194,7 @@ def _nodes(cluster: Cluster) -> _NodePart:
     nodes["gpu"] = np.array([c.gpus for c in cluster.classes])[class_of]
     nodes["type"] = type_of[class_of]
     nodes["pool"] = class_pool[class_of]
+    nodes["klass"] = class_of
     return _NodePart(
         nodes,
         np.searchsorted(nodes["pool"], np.arange(len(roots) + 1)),

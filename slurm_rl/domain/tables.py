@@ -20,6 +20,7 @@ from slurm_rl.domain.arrays import (
     ACCOUNT,
     ENTRY,
     EVENT,
+    FIRST_ROW,
     GPU_MILLI,
     GROUP,
     JOB,
@@ -44,6 +45,8 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "nodes": (NODE, 1),  # nodes, those of a pool being neighbours
     "kind_ptr": (INT, 1),  # [kinds + 1] into kind_node
     "kind_node": (INT, 1),  # nodes that jobs of a kind may use, ascending within a kind
+    "class_ptr": (INT, 1),  # [kinds + 1] into class_list
+    "class_list": (INT, 1),  # node classes that jobs of a kind may use
     "speed": (FLOAT, 2),  # [rows, GPU types]
     "pools": (POOL, 1),  # pools
     "free": (WHOLE, 3),  # [views, nodes, 3] unused cpu, mem, gpu
@@ -56,6 +59,7 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "spot": (ENTRY, 1),  # scratch: one job's placement
     "running": (INT, 1),  # a pool's running jobs, from its first_job on, by expected end
     "rows": (ROW, 1),  # scratch: the rows of a profile in time order
+    "amount": (INT, 3),  # scratch: [rows, node classes, 3] free at each row, the last row being scratch
     "users": (USER, 1),  # users' holdings and past
     "accounts": (ACCOUNT, 1),  # accounts' holdings and past
     "groups": (GROUP, 1),  # what finished jobs taught the estimator
@@ -116,6 +120,19 @@ class World:
             self.record[f"{name}_{i}"] = length
 
 
+def enough_rows(world: World, rows: int, *, on_nodes: bool) -> None:
+    """Makes room for a profile of so many rows: of views of nodes, or of amounts."""
+    lengths = {"rows": rows, "amount": rows + 1}  # one row of amounts is scratch
+    if on_nodes:
+        lengths |= dict.fromkeys(("free", "used", "total"), int(FIRST_ROW) + rows)
+    for name, length in lengths.items():
+        old = world[name]
+        if old.shape[0] < length:
+            grown = np.zeros((length, *old.shape[1:]), dtype=old.dtype)
+            grown[: old.shape[0]] = old
+            world[name] = grown
+
+
 def fill_views(world: World) -> None:
     """Everything unused, in every view."""
     nodes, free, used, total = world["nodes"], world["free"], world["used"], world["total"]
@@ -168,6 +185,8 @@ shapes = _table("shapes")
 nodes = _table("nodes")
 kind_ptr = _table("kind_ptr")
 kind_node = _table("kind_node")
+class_ptr = _table("class_ptr")
+class_list = _table("class_list")
 speed = _table("speed")
 pools = _table("pools")
 free = _table("free")
@@ -177,6 +196,7 @@ entries = _table("entries")
 spot = _table("spot")
 running = _table("running")
 rows = _table("rows")
+amount = _table("amount")
 users = _table("users")
 accounts = _table("accounts")
 groups = _table("groups")

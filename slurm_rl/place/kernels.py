@@ -78,30 +78,36 @@ def _fill(w: Record, s: int, view: int, first: int, last: int, start: int) -> in
 @kernel
 def _fewest(w: Record, s: int, view: int, first: int, last: int, emptiest: bool) -> int:
     """Node by node: one that holds all that is left, else the one that holds most; then the fullest (or emptiest)."""
-    on_gpus = t.shapes(w).gpu[s] + t.shapes(w).share[s] > 0
-    left = t.shapes(w).units[s]
+    shapes, free, kind_node = t.shapes(w), t.free(w), t.kind_node(w)
+    cpu, mem, gpu, shared = shapes.cpu[s], shapes.mem[s], shapes.gpu[s], shapes.share[s] > 0
+    on_gpus = gpu > 0 or shared
+    left = shapes.units[s]
+    most = min(left, shapes.per_node[s])
     # Most jobs fit on one node: then no sorting is needed.
-    best, best_free, candidates = -1, 0, 0
+    best, best_free, candidates, room = -1, 0, 0, 0
     for at in range(first, last):
-        n = t.kind_node(w)[at]
-        units = capacity(w, s, view, n, left)
+        n = kind_node[at]
+        units = capacity(w, s, view, n, left) if shared else node_room(free, view, n, cpu, mem, gpu, most)
         candidates += units > 0
+        room += units
         if units == left:
-            free = t.free(w)[view, n, GPU] if on_gpus else t.free(w)[view, n, CPU]
-            if best < 0 or (free > best_free if emptiest else free < best_free):
-                best, best_free = n, free
+            amount = free[view, n, GPU] if on_gpus else free[view, n, CPU]
+            if best < 0 or (amount > best_free if emptiest else amount < best_free):
+                best, best_free = n, amount
     if best >= 0:
         t.spot(w).node[0], t.spot(w).units[0], t.spot(w).gpus[0] = best, left, 0
         return 1
+    if room < left:
+        return 0
     # Sorted by room (most first), then free, then number: packed into one key each.
     keys = np.empty(candidates, dtype=np.int64)
     at_key = 0
     for at in range(first, last):
-        n = t.kind_node(w)[at]
-        units = capacity(w, s, view, n, left)
+        n = kind_node[at]
+        units = capacity(w, s, view, n, left) if shared else node_room(free, view, n, cpu, mem, gpu, most)
         if units > 0:
-            free = min(np.int64(t.free(w)[view, n, GPU] if on_gpus else t.free(w)[view, n, CPU]), _FREE_MASK)
-            keys[at_key] = -(np.int64(units) << 40) + ((_FREE_MASK - free if emptiest else free) << 20) + n
+            amount = min(np.int64(free[view, n, GPU] if on_gpus else free[view, n, CPU]), _FREE_MASK)
+            keys[at_key] = -(np.int64(units) << 40) + ((_FREE_MASK - amount if emptiest else amount) << 20) + n
             at_key += 1
     _sort(keys)
     for i in range(candidates):

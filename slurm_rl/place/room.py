@@ -21,15 +21,23 @@ def fits_totals(w: Record, s: int, view: int) -> bool:
 
 
 @inlined
+def _times(free: int, per: int, wanted: int) -> int:
+    """How often `per` goes into `free`, at most `wanted`; divides only if the answer is neither all nor none."""
+    if free >= wanted * per:
+        return wanted
+    if free < per:
+        return 0
+    return free // per
+
+
+@inlined
 def node_room(free: Array, view: int, n: int, cpu: int, mem: int, gpu: int, wanted: int) -> int:
     """How many units of so much CPU, memory and whole GPUs a node has room for, at most `wanted`."""
-    room = wanted
-    if gpu > 0:
-        room = min(room, free[view, n, GPU] if gpu == 1 else free[view, n, GPU] // gpu)
-    if cpu > 0 and room > 0:
-        room = min(room, free[view, n, CPU] if cpu == 1 else free[view, n, CPU] // cpu)
-    if mem > 0 and room > 0:
-        room = min(room, free[view, n, MEM] // mem)
+    room = _times(free[view, n, GPU], gpu, wanted)
+    if room > 0:
+        room = _times(free[view, n, CPU], cpu, room)
+    if room > 0:
+        room = _times(free[view, n, MEM], mem, room)
     return room
 
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_rl.domain import tables as t
-from slurm_rl.domain.arrays import GPU, Record
-from slurm_rl.jit import kernel
+from slurm_rl.domain.arrays import GPU, Array, Record
+from slurm_rl.jit import inlined, kernel
 from slurm_rl.place.room import capacity
 
 # One number orders the triple: each weight exceeds what all the lower terms can add up to (free GPUs on a node ≤ 64,
@@ -23,6 +23,7 @@ _PARTIAL = 1 << 44
 _WASTE = 1 << 26
 _NONE = np.int64(1) << 60
 _EXACT = 128
+_FULL, _PART, _SPARED = range(3)
 
 
 @kernel
@@ -91,53 +92,56 @@ def place_tier(w: Record, s: int, view: int) -> int:
         size[g] -= bulk[g]
         least -= bulk[g]
     most = least + 1
-    # 3. best[k, u]: least cost of u units on k brim-full nodes of the groups so far; `used[g, k, u]` of group g.
-    best = np.full((most + 1, units + 1), _NONE, dtype=np.int64)
-    best[0, 0] = 0
-    used = np.zeros((groups, most + 1, units + 1), dtype=np.int16)
+    # 3. Least cost of u units on k nodes of the groups so far: `full` with all nodes brim-full, `part` with one node
+    #    filled in part, `spared` with all brim-full and a node of this group left over for that.
+    full = np.full((most + 1, units + 1), _NONE, dtype=np.int64)
+    part, spared, scratch = full.copy(), full.copy(), full.copy()
+    full[0, 0] = 0
+    choice = np.zeros((3, groups, most + 1, units + 1), dtype=np.int16)  # brim-full nodes of a group in each of them
+    rest = np.zeros((groups, most + 1, units + 1), dtype=np.int16)  # units on the group's partly filled node
     for g in range(groups):
         i = leader[g]
         fill = room[i]
         cost = _cost(total[i], free[i], fill * per)
-        for k in range(most, 0, -1):
-            for u in range(units, fill - 1, -1):
-                top = best[k, u]
-                for c in range(1, min(size[g], k, u // fill) + 1):
-                    before = best[k - c, u - c * fill]
-                    if before < _NONE and before + c * cost < top:
-                        top = before + c * cost
-                        used[g, k, u] = c
-                best[k, u] = top
-    # 4. Close with at most one node that is filled in part; a group's node may be free for it only if not all are full.
-    win, win_k, win_u, win_g = _NONE, -1, -1, -1
-    for k in range(most + 1):
-        if best[k, units] < win and _allowed(best[k, units], k, least):
-            win, win_k, win_u, win_g = best[k, units], k, units, -1
-    for g in range(groups):
-        i = leader[g]
-        for u in range(max(0, units - room[i] + 1), units):
+        _add_full(full, spared, choice[_SPARED, g], fill, cost, size[g] - 1)
+        _add_full(part, scratch, choice[_PART, g], fill, cost, size[g])
+        for r in range(1, fill):
+            partly = _cost(total[i], free[i], r * per)
             for k in range(most):
-                if best[k, u] >= _NONE:
-                    continue
-                cost = best[k, u] + _cost(total[i], free[i], (units - u) * per)
-                if (
-                    cost < win
-                    and _allowed(cost, k + 1, least)
-                    and _count(used, room, leader, groups, k, u, g) < size[g]
-                ):
-                    win, win_k, win_u, win_g = cost, k, u, g
+                for u in range(units - r + 1):
+                    if spared[k, u] < _NONE and spared[k, u] + partly < scratch[k + 1, u + r]:
+                        scratch[k + 1, u + r] = spared[k, u] + partly
+                        rest[g, k + 1, u + r] = r
+        _copy(scratch, part)
+        _add_full(full, scratch, choice[_FULL, g], fill, cost, size[g])
+        _copy(scratch, full)
+    # 4. The best of all that use the fewest nodes, or one more without making more nodes partial.
+    win, win_k, open_node = _NONE, -1, False
+    for k in range(most + 1):
+        for partly in range(2):
+            cost = part[k, units] if partly else full[k, units]
+            if cost < win and _allowed(cost, k, least):
+                win, win_k, open_node = cost, k, partly == 1
     if win_k < 0:
         return 0
-    # 5. Write the winner down, lower node numbers first within a group.
+    # 5. Read the winner back from the last group to the first, then write it down, lower node numbers first.
     quota = bulk
-    k, u = win_k, win_u
+    k, u, win_g, left_over = win_k, units, -1, 0
     for g in range(groups - 1, -1, -1):
-        c = int(used[g, k, u])
+        state = _FULL
+        if open_node:
+            state = _PART
+            if rest[g, k, u] > 0:
+                win_g, left_over = g, int(rest[g, k, u])
+                k -= 1
+                u -= left_over
+                state = _SPARED
+                open_node = False
+        c = int(choice[state, g, k, u])
         quota[g] += c
         k -= c
         u -= c * room[leader[g]]
     count = 0
-    rest = units - win_u
     for i in range(eligible):
         g = group[i]
         if g < 0:
@@ -145,9 +149,9 @@ def place_tier(w: Record, s: int, view: int) -> int:
         if quota[g] > 0:
             quota[g] -= 1
             amount = room[i]
-        elif g == win_g and rest > 0:
-            amount = rest
-            rest = 0
+        elif g == win_g and left_over > 0:
+            amount = left_over
+            left_over = 0
         else:
             continue
         t.spot(w).node[count] = t.kind_node(w)[first + i]
@@ -158,18 +162,28 @@ def place_tier(w: Record, s: int, view: int) -> int:
 
 
 @kernel
-def _allowed(cost: int, k: int, least: int) -> bool:
-    """The fewest nodes always; one more only if the number of partial nodes does not grow."""
-    return k <= least or (cost + _PARTIAL // 2) // _PARTIAL <= 0
+def _add_full(source: Array, target: Array, chosen: Array, fill: int, cost: int, limit: int) -> None:
+    """Extends states by up to `limit` brim-full nodes of one group; `chosen` says by how many."""
+    most, units = source.shape[0] - 1, source.shape[1] - 1
+    for k in range(most + 1):
+        for u in range(units + 1):
+            top = source[k, u]
+            for c in range(1, min(limit, k, u // fill) + 1):
+                before = source[k - c, u - c * fill]
+                if before < _NONE and before + c * cost < top:
+                    top = before + c * cost
+                    chosen[k, u] = c
+            target[k, u] = top
+
+
+@inlined
+def _copy(source: Array, target: Array) -> None:
+    for k in range(source.shape[0]):
+        for u in range(source.shape[1]):
+            target[k, u] = source[k, u]
 
 
 @kernel
-def _count(used: np.ndarray, room: np.ndarray, leader: np.ndarray, groups: int, k: int, u: int, g: int) -> int:
-    """How many nodes of group g the best of (k, u) fills."""
-    for h in range(groups - 1, -1, -1):
-        c = int(used[h, k, u])
-        if h == g:
-            return c
-        k -= c
-        u -= c * room[leader[h]]
-    return 0
+def _allowed(cost: int, k: int, least: int) -> bool:
+    """The fewest nodes always; one more only if the number of partial nodes does not grow."""
+    return k <= least or (cost + _PARTIAL // 2) // _PARTIAL <= 0
