@@ -1,0 +1,54 @@
+"""The compiled tier placer on a view of the reference: ties among its best placements are its own affair."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from reference.model import Ask, Node, View
+from reference.place import tier_best, tier_cost, tier_family
+from slurm_rl.domain.arrays import ENTRY, NODE, POOL, SHAPE
+from slurm_rl.domain.tables import World
+from slurm_rl.place.kernels import PLACERS, place
+
+
+def compiled_placement(nodes: list[Node], view: View, ask: Ask, placer: str) -> list[tuple[int, int]] | None:
+    """What the compiled placer chooses for a request on a view."""
+    count = len(nodes)
+    shapes, pools = np.zeros(1, dtype=SHAPE), np.zeros(1, dtype=POOL)
+    for name in ("units", "per_node", "cpu", "mem", "gpu", "share"):
+        shapes[name] = getattr(ask, name)
+    pools["last_node"] = count
+    table = np.zeros(count, dtype=NODE)
+    table["gpu"] = [n.gpus for n in nodes]
+    free = np.array([[view.cpu, view.mem, view.gpus]], dtype=np.int32).transpose(0, 2, 1).copy()
+    slots = max((n.gpus for n in nodes), default=0) if view.used is not None else 0
+    used = np.full((1, count, slots), 1000, dtype=np.int16)
+    for n in range(count if view.used is not None else 0):
+        used[0, n, : nodes[n].gpus] = view.used[n]  # type: ignore[index]  # not None: told apart
+    world = World(
+        shapes=shapes,
+        pools=pools,
+        nodes=table,
+        kind_ptr=np.array([0, len(ask.nodes)]),
+        kind_node=np.array(ask.nodes, dtype=np.int64),
+        free=free,
+        used=used,
+        total=np.array([[[sum(view.cpu), sum(view.mem), sum(view.gpus)]]], dtype=np.int64),
+        spot=np.zeros(ask.units + 1, dtype=ENTRY),
+    )
+    world["placer"] = PLACERS[placer]
+    entries = place(world.record[0], 0, 0)
+    spot = world["spot"][:entries]
+    return list(zip(spot["node"].tolist(), spot["units"].tolist(), strict=True)) or None
+
+
+def checked_tier(nodes: list[Node], view: View, ask: Ask) -> list[tuple[int, int]] | None:
+    """The compiled choice, held to be one of the best that exhaustive search finds."""
+    best = tier_best(nodes, view, ask)
+    chosen = compiled_placement(nodes, view, ask, "tier")
+    if best is None or chosen is None:
+        assert best is chosen is None, (view, ask, chosen)
+        return None
+    assert sorted(chosen) in [sorted(f) for f in tier_family(view, ask)], (view, ask, chosen)
+    assert tier_cost(nodes, view, ask, chosen) == best, (nodes, view, ask, chosen, best)
+    return chosen

@@ -1,0 +1,479 @@
+"""The reference simulator: the rules of docs/backfill.md in plain Python, recomputed from scratch at every pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from builders import Event, Job, Ran
+
+from reference.amounts import Amounts
+from reference.model import Ask, Node, Placement, View, ask_of, nodes_of, pools_of
+from reference.place import first_fit, from_cursor, node_by_node, with_gpus
+from reference.score import History, Use, fair_tree, score
+from slurm_rl.domain.cluster import Cluster
+
+NEVER = 2**62
+TierChooser = Callable[[list[Node], View, Ask], list[tuple[int, int]] | None]
+
+
+@dataclass(eq=False)
+class Live:
+    """A job as it lives: what it asked for, what is believed of it, and what has become of it."""
+
+    row: Job
+    index: int
+    ask: Ask
+    work: float  # seconds on a node of speed 1
+    limit: int
+    size: float
+    keys: list[tuple[object, ...]]
+    account: str
+    state: str = "waiting"
+    start: int = -1
+    end: int = -1
+    done: float = 0.0
+    estimate: float = 0.0
+    inverse: float = 0.0
+    version: int = -1
+    held: Placement = ()
+    booked: tuple[int, Placement] | None = None
+
+    @property
+    def submit(self) -> int:
+        return self.row.submit
+
+    @property
+    def deadline(self) -> int:
+        return self.row.deadline
+
+    @property
+    def priority(self) -> float:
+        return self.row.priority or 0.0
+
+    @property
+    def expected_end(self) -> int:
+        return self.start + self.limit
+
+
+@dataclass
+class Reference:
+    """One replay."""
+
+    cluster: Cluster
+    rows: Sequence[Job]
+    policy: str = "fcfs"
+    backfill: str = "none"
+    placement: str = "first-fit"
+    preempt: bool = False
+    influence: float = 1.0
+    events: Sequence[Event] = ()
+    choose_tier: TierChooser | None = None
+
+    now: int = 0
+    queue: list[Live] = field(default_factory=list)
+    running: list[Live] = field(default_factory=list)
+    requeued: int = 0
+
+    def __post_init__(self) -> None:
+        name, _, source = self.policy.partition("@")
+        self.formula, self.source = name, source or ("user" if name == "smith" else "limit")
+        self.nodes = nodes_of(self.cluster)
+        self.class_of = [c for c, nodes in enumerate(self.cluster.classes) for _ in range(nodes.count)]
+        self.pool_of_partition = pools_of(self.cluster)
+        rows = sorted(self.rows, key=lambda r: (r.submit, r.id))
+        self.jobs: list[Live] = []
+        self.rejected: list[Job] = []
+        speeds = {n.type.upper(): n.speed for n in self.nodes if n.type}
+        for index, row in enumerate(rows):
+            ask = ask_of(self.cluster, self.nodes, row)
+            if ask is None:
+                self.rejected.append(row)
+                continue
+            # A run time was measured on the GPU type that the row names, else at speed 1.
+            measured = speeds.get(row.gpu_type.upper(), 1.0) if row.gpus > 0 else 1.0
+            limit = max(row.limit, 1)
+            keys = History.keys(row.user, row.name, ask.volume, row.gpus > 0, row.limit)
+            self.jobs.append(Live(row, index, ask, row.run * measured, limit, ask.volume, keys, row.group))
+        told_apart = any(0 < r.gpus < 1 for r in rows)
+        self.free = View.empty(self.nodes, told_apart)
+        self.down: set[int] = set()
+        self.cursor = {p: min(self._nodes_of_pool(p)) for p in set(self.pool_of_partition.values())}
+        self.history = History()
+        self.versions: dict[str, int] = {}
+        self._make_users(rows)
+        self.tick = NEVER
+        self.due: set[int] = set()
+        self.todo = list(self.jobs)
+        self.coming = sorted(self.events, key=lambda e: e.time)
+        self.touched: dict[int, bool] = {}  # pool -> whether something was released
+
+    def _nodes_of_pool(self, pool: int) -> list[int]:
+        return [i for i, n in enumerate(self.nodes) if self.pool_of_partition[n.partitions[0]] == pool]
+
+    def _make_users(self, rows: list[Job]) -> None:
+        """Users and accounts; a blank name is one too, and a user's account is that of the first job."""
+        begin = float(rows[0].submit) if rows else 0.0
+        self.home: dict[str, str] = {}
+        for r in rows:
+            self.home.setdefault(r.user, r.group)
+        self.users = {u: Use(time=begin) for u in self.home}
+        self.accounts = {r.group: Use(time=begin) for r in rows}
+        self.fairshare = dict.fromkeys(self.users, 1.0)
+        self.calculated = -math.inf
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> dict[int, Ran]:
+        """To the end: what became of each job, by its id."""
+        while (now := self._next_instant()) < NEVER:
+            self.now = now
+            self._ends()
+            self._node_events()
+            while self.todo and self.todo[0].submit == now:
+                self._enqueue(self.todo.pop(0))
+            if self.touched or self.tick == now:
+                self._passes()
+        ran = {j.row.id: Ran(j.start, j.end, j.state, tuple(sorted(self._units(j.held).items()))) for j in self.jobs}
+        return ran | {r.id: Ran(-1, -1, "rejected", ()) for r in self.rejected}
+
+    @staticmethod
+    def _units(placement: Placement) -> dict[int, int]:
+        units: dict[int, int] = {}
+        for n, count, _ in placement:
+            units[n] = units.get(n, 0) + count
+        return units
+
+    def _next_instant(self) -> int:
+        instants = [self.tick, *(j.end for j in self.running), *(j.submit for j in self.todo[:1])]
+        if self.coming and (min(instants) < NEVER or self.queue):
+            instants.append(self.coming[0].time)
+        return min(instants)
+
+    def _touch(self, pool: int, released: bool) -> None:
+        self.touched[pool] = self.touched.get(pool, False) or released
+
+    def _enqueue(self, job: Live) -> None:
+        job.state = "queued"
+        self._estimate(job)
+        self.queue.append(job)
+        self._touch(job.ask.pool, False)
+
+    def _ends(self) -> None:
+        for job in sorted((j for j in self.running if j.end == self.now), key=lambda j: j.index):
+            job.state = "killed" if self._needs(job) > job.limit else "completed"
+            self._release(job)
+            self.history.finish(job.keys, job.limit, self.now - job.start + job.done)
+            self.versions[job.row.user] = self.versions.get(job.row.user, 0) + 1
+
+    def _release(self, job: Live) -> None:
+        self.running.remove(job)
+        self.free.give(job.ask, job.held)
+        self._hold(job, -1)
+        self._touch(job.ask.pool, True)
+
+    def _stop(self, job: Live, keep: bool) -> None:
+        """Back into the queue; what was done in this run is kept (preempted) or lost (its node failed)."""
+        if keep:
+            job.done += (self.now - job.start) * self._speed(job)
+        self.requeued += 1
+        self._release(job)
+        self._enqueue(job)
+
+    def _node_events(self) -> None:
+        while self.coming and self.coming[0].time == self.now:
+            event = self.coming.pop(0)
+            n = event.node
+            if event.up == (n not in self.down):
+                continue
+            pool = self.pool_of_partition[self.nodes[n].partitions[0]]
+            if not event.up:
+                for job in [j for j in self._running_in(pool) if any(n == m for m, _, _ in j.held)]:
+                    self._stop(job, keep=False)
+            self.down ^= {n}
+            node = self.nodes[n]
+            self.free.cpu[n], self.free.mem[n], self.free.gpus[n] = (
+                (node.cpus, node.mem, node.gpus) if event.up else (0, 0, 0)
+            )
+            if self.free.used is not None:
+                self.free.used[n] = [0 if event.up else 1000] * node.gpus
+            for job in self._queued_in(pool):
+                job.booked = None
+            self._touch(pool, True)
+
+    def _running_in(self, pool: int) -> list[Live]:
+        return sorted((j for j in self.running if j.ask.pool == pool), key=lambda j: (j.expected_end, j.index))
+
+    def _queued_in(self, pool: int) -> list[Live]:
+        return sorted((j for j in self.queue if j.ask.pool == pool), key=lambda j: j.index)
+
+    # --- what is believed of jobs and held by users -----------------------------------------------------------------
+
+    def _estimate(self, job: Live) -> None:
+        if self.source == "user":
+            job.estimate, job.inverse = self.history.predict(job.keys, job.limit)
+            job.version = self.versions.get(job.row.user, 0)
+        else:
+            job.estimate = job.work if self.source == "oracle" else job.limit
+            job.inverse = float(np.float32(1.0 / max(job.estimate, 1.0)))
+
+    def _hold(self, job: Live, sign: int) -> None:
+        self.users[job.row.user].hold(sign * job.size, self.now)
+        self.accounts[job.account].hold(sign * job.size, self.now)
+
+    def _speed(self, job: Live) -> float:
+        """A gang goes at the pace of its slowest node; jobs without GPUs at 1."""
+        return min(self.nodes[n].speed for n, _, _ in job.held) if job.row.gpus > 0 else 1.0
+
+    def _needs(self, job: Live) -> int:
+        """Remaining seconds on its nodes: rounded, and of a job that has anything to do at least one."""
+        return max(math.floor((job.work - job.done) / self._speed(job) + 0.5), int(job.work >= 1))
+
+    # --- order ------------------------------------------------------------------------------------------------------
+
+    def _multifactor(self, job: Live) -> float:
+        inside = [self.nodes[n] for n in self._nodes_of_pool(job.ask.pool)]
+        whole = max(sum(n.gpus for n in inside) or sum(n.cpus for n in inside), 1)
+        age = min(1.0, (self.now - job.submit) / (7 * 86400))
+        return 1000 * age + 10000 * self.fairshare[job.row.user] + 1000 * (job.size / whole)
+
+    def _score(self, job: Live) -> float:
+        if self.formula == "multifactor":
+            return self._multifactor(job)
+        if self.formula == "static-equal":
+            return -self.users[job.row.user].rate
+        return score(self.formula, job, self.now)
+
+    def _ordered(self, pool: int) -> list[Live]:
+        """Higher scores first, ties by submit time, then id."""
+        queue = self._queued_in(pool)
+        if self.source == "user":
+            for job in queue:
+                if job.version != self.versions.get(job.row.user, 0):
+                    self._estimate(job)
+        order = sorted(queue, key=lambda j: (-self._score(j), j.index))
+        if self.influence < 1 and len(order) > 1:
+            # A bounded site factor by rank on top of Slurm's own priority; the weights add up to 15000.
+            bound = self.influence * 15000
+            top = {
+                j.index: self._multifactor(j) + round(bound * (1 - 2 * rank / (len(order) - 1)))
+                for rank, j in enumerate(order)
+            }
+            order.sort(key=lambda j: (-top[j.index], j.index))
+        return order
+
+    # --- placing and starting ---------------------------------------------------------------------------------------
+
+    def _place(self, view: View, ask: Ask) -> Placement | None:
+        match self.placement:
+            case "first-fit":
+                chosen = first_fit(view, ask)
+            case "round-robin":
+                chosen = from_cursor(view, ask, self.cursor[ask.pool])
+            case "tier" if ask.gpu:
+                assert self.choose_tier is not None
+                chosen = self.choose_tier(self.nodes, view, ask)
+            case _:
+                chosen = node_by_node(view, ask, emptiest=self.placement == "spread")
+        return with_gpus(view, ask, chosen)
+
+    def _start(self, job: Live, placement: Placement) -> None:
+        self.queue.remove(job)
+        self.running.append(job)
+        self.free.take(job.ask, placement)
+        job.held, job.booked, job.state = placement, None, "running"
+        job.start = self.now
+        job.end = self.now + min(self._needs(job), job.limit)
+        nodes = self._nodes_of_pool(job.ask.pool)
+        behind = placement[-1][0] + 1
+        self.cursor[job.ask.pool] = behind if behind <= max(nodes) else min(nodes)
+
+    def _start_if_it_fits(self, job: Live) -> bool:
+        placement = self._place(self.free, job.ask)
+        if placement is None:
+            return False
+        self._start(job, placement)
+        return True
+
+    # --- passes -----------------------------------------------------------------------------------------------------
+
+    def _passes(self) -> None:
+        """One pass for each touched pool, in the order of the cluster file; then the backfill cycles that are due."""
+        if self.now - self.calculated >= 300:
+            self.fairshare = fair_tree(self.users, self.accounts, self.home, self.now)
+            self.calculated = self.now
+        for pool in sorted(self.touched):
+            self._note_starts(pool, self._pass)
+            del self.touched[pool]
+            if self.backfill == "slurm" and self._queued_in(pool):
+                self.due.add(pool)
+                self.tick = -(-self.now // 30) * 30
+        if self.tick == self.now:
+            for pool in sorted(self.due):
+                self._note_starts(pool, self._slurm_cycle)
+            self.due.clear()
+            self.tick = NEVER
+
+    def _note_starts(self, pool: int, schedule: Callable[[int], None]) -> None:
+        """Users hold what was started from the end of the pass on."""
+        before = set(map(id, self.running))
+        schedule(pool)
+        for job in self.running:
+            if id(job) not in before:
+                self._hold(job, +1)
+
+    def _pass(self, pool: int) -> None:
+        if self.preempt:
+            while self._make_room(pool):
+                pass
+        order = self._ordered(pool)
+        if self.backfill == "conservative":
+            self._conservative(pool, order)
+            return
+        if self.backfill == "slurm":
+            order = order[:100]
+        while order and self._start_if_it_fits(order[0]):
+            order.pop(0)
+        if not order:
+            return
+        if self.backfill == "firstfit":
+            for job in order[1:]:
+                self._start_if_it_fits(job)
+        if self.backfill == "easy":
+            self._behind_the_head(pool, order[0], order[1:])
+
+    def _behind_the_head(self, pool: int, head: Live, rest: list[Live]) -> None:
+        shadow, extra = self._reservation(pool, head)
+        for job in rest:
+            if self.now + job.limit <= shadow:
+                self._start_if_it_fits(job)
+                continue
+            placement = self._place(self.free.meet(extra), job.ask)
+            if placement is not None:
+                extra.take(job.ask, placement)
+                self._start(job, placement)
+
+    def _reservation(self, pool: int, head: Live) -> tuple[int, View]:
+        """When the head fits if running jobs use up their limits, and what is free beside it then."""
+        then = self.free.copy()
+        running = self._running_in(pool)
+        for instant in sorted({j.expected_end for j in running}):
+            for job in running:
+                if job.expected_end == instant:
+                    then.give(job.ask, job.held)
+            placement = self._place(then, head.ask)
+            if placement is not None:
+                then.take(head.ask, placement)
+                return instant, then
+        return NEVER, then
+
+    def _earliest(self, ask: Ask, limit: int, profile: Profile) -> tuple[int, Placement] | None:
+        for instant in profile.instants(self.now):
+            view = profile.at(instant)
+            for other in profile.instants(self.now):
+                if instant < other < instant + limit:
+                    view = view.meet(profile.at(other))
+            placement = self._place(view, ask)
+            if placement is not None:
+                return instant, placement
+        return None
+
+    def _conservative(self, pool: int, order: list[Live]) -> None:
+        profile = Profile(self.free, [(j.ask, j.held, j.expected_end) for j in self._running_in(pool)])
+        for job in order:
+            if job.booked:
+                profile.book(job, *job.booked)
+        for job in order:
+            if job.booked:
+                if not self.touched[pool]:
+                    continue
+                profile.unbook(job)
+                job.booked = None
+            found = self._earliest(job.ask, job.limit, profile)
+            if found is None:
+                continue
+            profile.book(job, *found)
+            if found[0] == self.now:
+                self._start(job, found[1])
+            else:
+                job.booked = found
+
+    def _slurm_cycle(self, pool: int) -> None:
+        """Tests the first 500 jobs in order: starts what may start, promises amounts of node classes to the others."""
+        horizon = self.now + 86400
+        ends = [(j.ask, j.held, -(-j.expected_end // 60) * 60) for j in self._running_in(pool)]
+        amounts = Amounts(self.class_of, self.free, [e for e in ends if e[2] <= horizon])
+        for job in self._ordered(pool)[:500]:
+            start = amounts.earliest(job.ask, job.limit, self.now, self.now, horizon)
+            if start == self.now:
+                placement = self._place(self.free, job.ask)
+                if placement is not None:
+                    self._start(job, placement)
+                    amounts.hold(job.ask, placement, self.now, self.now + job.limit)
+                    continue
+                start = amounts.earliest(job.ask, job.limit, self.now, self.now + 1, horizon)
+            if start is not None:
+                amounts.promise(job.ask, start, start + job.limit, self.now)
+
+    # --- preemption -------------------------------------------------------------------------------------------------
+
+    def _standing(self, job: Live) -> float:
+        if self.formula != "srpt":
+            return job.priority
+        ran = job.done + ((self.now - job.start) * self._speed(job) if job.state == "running" else 0)
+        return -max(job.estimate - ran, 1.0)
+
+    def _make_room(self, pool: int) -> bool:
+        """For the first job that does not fit behind those before it: stops jobs that rank below it until it does."""
+        view = self.free.copy()
+        for job in self._ordered(pool):
+            placement = self._place(view, job.ask)
+            if placement is None:
+                break
+            view.take(job.ask, placement)
+        else:
+            return False
+        lower = [r for r in self._running_in(pool) if self._standing(r) < self._standing(job)]
+        lower.sort(key=lambda r: (self._standing(r), -r.start))
+        victims = []
+        for victim in lower:
+            victims.append(victim)
+            view.give(victim.ask, victim.held)
+            if self._place(view, job.ask) is not None:
+                for v in victims:
+                    self._stop(v, keep=True)
+                return True
+        return False
+
+
+class Profile:
+    """What is free over time: what is free now, ends of running jobs, and bookings from a start to a limit."""
+
+    def __init__(self, free: View, ends: list[tuple[Ask, Placement, int]]) -> None:
+        self.free, self.ends = free.copy(), ends
+        self.bookings: dict[int, tuple[Live, int, Placement]] = {}
+
+    def book(self, job: Live, start: int, placement: Placement) -> None:
+        self.bookings[job.index] = (job, start, placement)
+
+    def unbook(self, job: Live) -> None:
+        del self.bookings[job.index]
+
+    def instants(self, now: int) -> list[int]:
+        """Now, and whenever something changes later."""
+        times = {now} | {end for _, _, end in self.ends}
+        for job, start, _ in self.bookings.values():
+            times |= {start, start + job.limit}
+        return sorted(t for t in times if t >= now)
+
+    def at(self, instant: int) -> View:
+        view = self.free.copy()
+        for ask, held, end in self.ends:
+            if end <= instant:
+                view.give(ask, held)
+        for job, start, placement in self.bookings.values():
+            if start <= instant < start + job.limit:
+                view.take(job.ask, placement)
+        return view

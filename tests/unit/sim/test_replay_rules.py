@@ -1,0 +1,203 @@
+"""The rules of docs/backfill.md one by one, each on a case small enough to work out by hand."""
+
+from __future__ import annotations
+
+import pytest
+from builders import Event, Ran, a_cluster, a_job, a_simulation, outcome, replay, starts
+
+from slurm_rl.domain.cluster import NodeClass
+
+ONE = a_cluster(1, cpus=1)
+FOUR = a_cluster(1, cpus=4)
+
+
+# --- instants -------------------------------------------------------------------------------------------------------
+
+
+def test_all_events_of_an_instant_come_before_its_pass() -> None:
+    # At 10 the first job ends and a shorter one arrives: the pass sees both, and sjf prefers the newcomer.
+    jobs = [a_job(0, 10), a_job(1, 9), a_job(10, 3)]
+    assert starts(ONE, jobs, "sjf") == [0, 13, 10]
+
+
+def test_ties_go_by_submit_time_then_id() -> None:
+    late, early, twin = a_job(5, 10), a_job(4, 10), a_job(5, 10)
+    ran = replay(ONE, [twin, late, early, a_job(0, 20)], "sjf")
+    assert [ran[j.id].start for j in (early, late, twin)] == [20, 30, 40]
+
+
+def test_a_job_of_no_length_starts_and_ends_at_once_and_the_pool_is_looked_at_again() -> None:
+    jobs = [a_job(3, 0), a_job(3, 5)]
+    ran = replay(ONE, jobs)
+    assert [(ran[j.id].start, ran[j.id].end) for j in jobs] == [(3, 3), (3, 8)]
+
+
+# --- limits and speeds ----------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_killed_at_its_limit() -> None:
+    job, exact = a_job(0, 30, limit=20), a_job(0, 20, limit=20)
+    ran = replay(FOUR, [job, exact])
+    assert ran[job.id] == Ran(0, 20, "killed", ((0, 1),))
+    assert ran[exact.id].state == "completed"
+
+
+@pytest.mark.parametrize(
+    ("speed", "run", "seconds"),
+    [(2.0, 10, 5), (2.0, 5, 3), (2.0, 1, 1), (4.0, 1, 1), (4.0, 0, 0), (0.5, 10, 20), (1.3, 10, 8)],
+)
+def test_run_time_on_other_gpus_is_rounded_half_up_but_work_takes_at_least_a_second(
+    speed: float, run: int, seconds: int
+) -> None:
+    # 5 s on a card twice as fast are 2.5 s: 3. 10 s on one 1.3 times as fast are 7.69 s: 8.
+    job = a_job(0, run, limit=100, gpus=1)
+    assert replay(a_cluster(NodeClass(1, "A", 1, speed=speed)), [job])[job.id].end == seconds
+
+
+def test_the_run_time_of_a_row_that_names_its_gpu_type_was_measured_on_it() -> None:
+    cluster = a_cluster(NodeClass(1, "A", 1, speed=2.0), NodeClass(1, "B", 1, speed=1.0))
+    on_a, anywhere = a_job(0, 10, limit=50, gpus=1, gpu_type="A"), a_job(0, 10, limit=50, gpus=1, gpu_type="A|B")
+    ran = replay(cluster, [on_a, anywhere])
+    assert ran[on_a.id] == Ran(0, 10, "completed", ((0, 1),))
+    assert ran[anywhere.id] == Ran(0, 10, "completed", ((1, 1),))
+
+
+def test_a_gang_goes_at_the_pace_of_its_slowest_node() -> None:
+    cluster = a_cluster(NodeClass(1, "A", 1, speed=2.0), NodeClass(1, "B", 1, speed=0.5))
+    job = a_job(0, 10, limit=50, gpus=2, nodes=2)
+    assert replay(cluster, [job])[job.id].end == 20
+
+
+# --- requests -------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_no_empty_cluster_could_run_is_rejected_with_a_reason() -> None:
+    cluster = a_cluster(NodeClass(2, "A", 2, cpus=4, partition="p"), NodeClass(1, cpus=1, partition="q"))
+    wide, typed, lost = a_job(0, gpus=5), a_job(0, gpus=1, gpu_type="H100"), a_job(0, partition="r")
+    simulation, ids = a_simulation(cluster, [wide, typed, lost])
+    simulation.run()
+    assert {r.state for r in outcome(simulation, ids).values()} == {"rejected"}
+    assert [simulation.workload.rejected[i] for i in range(3)] == [
+        "asks for 5 × (1 GPUs); the 2 eligible nodes hold 4 when empty",
+        "no node of its partition has an acceptable GPU type",
+        "unknown partition 'r'",
+    ]
+
+
+def test_shares_of_a_gpu_fill_one_gpu_before_the_next() -> None:
+    # 0.5 + 0.5 on the first GPU leave the second whole for a job of one.
+    jobs = [a_job(0, 10, gpus=0.5), a_job(0, 10, gpus=0.5), a_job(0, 10, gpus=1), a_job(0, 10, gpus=0.1)]
+    assert starts(a_cluster(NodeClass(1, gpus=2)), jobs) == [0, 0, 0, 10]
+
+
+def test_pools_do_not_block_each_other_but_overlapping_partitions_are_one_pool() -> None:
+    def jobs() -> list:  # type: ignore[type-arg]
+        return [a_job(0, 9, partition="p"), a_job(1, 9, partition="p", cpus=2, nodes=1), a_job(2, 9, partition="q")]
+
+    apart = a_cluster(NodeClass(1, cpus=2, partition="p"), NodeClass(1, cpus=2, partition="q"))
+    shared = a_cluster(NodeClass(1, cpus=2, partition="p"), NodeClass(1, cpus=2, partition="p,q"))
+    blocked = a_cluster(NodeClass(1, cpus=2, partition="p,q"))
+    assert starts(apart, jobs()) == [0, 9, 2]
+    assert starts(shared, jobs()) == [0, 1, 10]
+    assert starts(blocked, jobs()) == [0, 9, 18]
+
+
+# --- easy -----------------------------------------------------------------------------------------------------------
+
+
+def test_easy_counts_nodes_not_sums() -> None:
+    # At 10 two CPUs are free, one on each node; the head wants two on one node: its shadow time is 20, not 10.
+    cluster = a_cluster(2, cpus=2)
+    jobs = [a_job(0, 10), a_job(0, 20), a_job(0, 20), a_job(0, 10), a_job(1, 5, cpus=2, nodes=1)]
+    ran = replay(cluster, jobs, "fcfs", "easy")
+    assert [ran[j.id].nodes for j in jobs[:4]] == [((0, 1),), ((0, 1),), ((1, 1),), ((1, 1),)]
+    assert ran[jobs[4].id].start == 20
+    filler = a_job(10, 10)
+    assert starts(cluster, [*jobs, filler], "fcfs", "easy")[-2:] == [20, 10]
+
+
+def test_easy_plans_the_reservation_anew_at_each_pass() -> None:
+    # The head is reserved for 100; when the running job ends at 10 instead, it starts at 10.
+    jobs = [a_job(0, 10, limit=100, cpus=4), a_job(1, 5, cpus=4), a_job(2, 200)]
+    assert starts(FOUR, jobs, "fcfs", "easy") == [0, 10, 15]
+
+
+# --- conservative ---------------------------------------------------------------------------------------------------
+
+
+def test_conservative_books_arrivals_behind_all_bookings() -> None:
+    # Job 2 is booked for 10–20, job 3 for 20–30. Job 4 fits beside nobody before 30; under easy it would pass job 3.
+    jobs = [a_job(0, 10, cpus=3), a_job(1, 10, cpus=4), a_job(2, 10, cpus=3), a_job(3, 12, cpus=1)]
+    assert starts(FOUR, jobs, "fcfs", "conservative") == [0, 10, 20, 20]
+    long = a_job(3, 18, cpus=2)
+    assert starts(FOUR, [*jobs[:3], long], "fcfs", "conservative") == [0, 10, 20, 30]
+
+
+def test_conservative_moves_bookings_forward_in_order_after_a_release() -> None:
+    # Job 1 ends at 5 instead of 10: job 2 moves from 10 to 5, and job 3 behind it from 20 to 15.
+    jobs = [a_job(0, 5, limit=10, cpus=4), a_job(1, 10, cpus=4), a_job(2, 10, cpus=4)]
+    assert starts(FOUR, jobs, "fcfs", "conservative") == [0, 5, 15]
+
+
+# --- slurm ----------------------------------------------------------------------------------------------------------
+
+
+def test_slurm_starts_heads_at_once_and_backfills_every_30_seconds() -> None:
+    # Job 2 waits for job 1 until 100 and blocks the main pass; job 3 is backfilled by the cycle at 30. Its end at 70
+    # calls for another cycle, at 90. Job 4 would end at 121, after the reservation, which is rounded up to 120.
+    jobs = [a_job(0, 100, cpus=3), a_job(1, 10, cpus=4), a_job(2, 40), a_job(3, 31)]
+    assert starts(FOUR, jobs, "fcfs", "slurm") == [0, 100, 30, 110]
+
+
+def test_slurm_may_delay_a_reservation_within_its_resolution() -> None:
+    # As above, but job 4 ends at 120, which the cycle takes for the end of job 1: job 2 waits 20 s longer.
+    jobs = [a_job(0, 100, cpus=3), a_job(1, 10, cpus=4), a_job(2, 40), a_job(3, 30)]
+    assert starts(FOUR, jobs, "fcfs", "slurm") == [0, 120, 30, 90]
+
+
+def test_slurm_makes_no_reservation_beyond_a_day() -> None:
+    # Job 2 could only start in two days: it is not reserved, and job 3 may take the free CPU for a week.
+    day = 86400
+    jobs = [a_job(0, 2 * day, cpus=3), a_job(1, 10, cpus=4), a_job(2, 7 * day)]
+    assert starts(FOUR, jobs, "fcfs", "slurm") == [0, 7 * day + 30, 30]
+
+
+# --- failures and preemption ----------------------------------------------------------------------------------------
+
+
+def test_a_job_whose_node_fails_goes_back_into_the_queue_and_starts_over() -> None:
+    job = a_job(0, 10)
+    events = [Event(4, 0, False), Event(6, 0, True)]
+    assert replay(ONE, [job], events=events)[job.id] == Ran(6, 16, "completed", ((0, 1),))
+
+
+def test_a_job_that_ends_when_its_node_fails_has_ended() -> None:
+    job = a_job(0, 10)
+    assert replay(ONE, [job], events=[Event(10, 0, False)])[job.id] == Ran(0, 10, "completed", ((0, 1),))
+
+
+def test_a_head_that_waits_for_a_failed_node_holds_nobody_up_under_easy() -> None:
+    cluster = a_cluster(2, cpus=1)
+    jobs = [a_job(1, 10, cpus=2), a_job(2, 1000)]
+    events = [Event(1, 1, False), Event(50, 1, True)]
+    assert starts(cluster, jobs, "fcfs", "easy", events=events) == [1002, 2]
+
+
+def test_a_preempted_job_keeps_its_work() -> None:
+    low, high = a_job(0, 100, priority=1.0), a_job(30, 10, priority=2.0)
+    ran = replay(ONE, [low, high], "static-priority", preempt=True)
+    assert (ran[high.id].start, ran[high.id].end) == (30, 40)
+    assert (ran[low.id].start, ran[low.id].end) == (40, 110)  # 30 s done, 70 to go
+
+
+def test_preemption_takes_the_lowest_first_and_of_equals_the_last_to_start() -> None:
+    cluster = a_cluster(1, cpus=3)
+    low = [a_job(0, 50, priority=1.0), a_job(1, 50, priority=1.0), a_job(0, 50, priority=1.5)]
+    high = a_job(10, 5, priority=2.0)
+    ran = replay(cluster, [*low, high], "static-priority", preempt=True)
+    assert [ran[j.id].start for j in (*low, high)] == [0, 15, 0, 10]
+
+
+def test_equal_rank_does_not_preempt() -> None:
+    first, second = a_job(0, 100, priority=1.0), a_job(30, 10, priority=1.0)
+    assert starts(ONE, [first, second], "static-priority", preempt=True) == [0, 100]
