@@ -12,14 +12,17 @@ import numba
 
 
 def _sources_digest() -> str:
-    """One digest over all our Python sources: numba compares only a kernel's own file, not the kernels it calls."""
+    """One digest over all sources of kernels: numba compares only a kernel's own file, not those it calls."""
     digest = hashlib.blake2b(digest_size=8)
     here = Path(__file__).resolve().parent
     simulator = here.parent / "sim" / "slurm_rl_sim"
     for root in (here, simulator if simulator.is_dir() else here.parent / "slurm_rl_sim"):
-        for directory in ("", "domain", "policy", "place"):
-            for path in sorted((root / directory).glob("*.py")):
-                digest.update(path.read_bytes())
+        for path in sorted(root.rglob("*.py")):
+            source = path.read_bytes()
+            # The domain's records and numbers are part of kernels; elsewhere, a file has kernels if it imports us.
+            if path.parent.name == "domain" or b"slurm_rl.jit import" in source:
+                digest.update(source)
+    digest.update(Path(__file__).read_bytes())
     return digest.hexdigest()
 
 
@@ -32,7 +35,7 @@ def _use_own_cache() -> None:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError:
         return  # numba then falls back to its own choice; slower starts, same results
-    numba.config.CACHE_DIR = str(directory)
+    numba.config.CACHE_DIR = str(directory)  # type: ignore[attr-defined]  # made at import from the environment
     _drop_old(base, keep=4)
 
 
