@@ -23,7 +23,7 @@ demo: venv       ## replay the bundled trace under the usual policies and write 
 	$(BIN)/slurm-rl replay traces/hetero.csv.gz --cluster traces/hetero.cluster.json --report out/demo.html
 
 test: venv system ## all tests (integration included where its parts are present)
-	$(BIN)/python -m pytest -n 2 -q tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile -q tests
 
 check: venv      ## lint, types, import directions
 	$(BIN)/ruff check .
