@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from builders import Event, Ran, a_cluster, a_job, a_simulation, outcome, replay, starts
 
@@ -174,6 +175,40 @@ def test_a_job_whose_node_fails_goes_back_into_the_queue_and_starts_over() -> No
 def test_a_job_that_ends_when_its_node_fails_has_ended() -> None:
     job = a_job(0, 10)
     assert replay(ONE, [job], events=[Event(10, 0, False)])[job.id] == Ran(0, 10, "completed", ((0, 1),))
+
+
+def test_node_events_of_one_instant_keep_their_order_and_may_come_before_the_first_job() -> None:
+    down_again = [Event(0, 0, False), Event(5, 0, True), Event(5, 0, False), Event(9, 0, True)]
+    assert starts(ONE, [a_job(2, 10)], events=down_again) == [9]
+
+
+def test_nodes_are_known_of_every_job_however_often_it_starts() -> None:
+    jobs = [a_job(0, 10), a_job(0, 10)]
+    events = [Event(t, 0, up) for a in (1, 3, 5, 7) for t, up in ((a, False), (a + 1, True))]
+    assert [r.nodes for r in replay(ONE, jobs, events=events).values()] == [((0, 1),)] * 2
+
+
+def test_a_warm_start_puts_running_jobs_in_place() -> None:
+    # At 10, job 1 has been running since 0 and has 40 s to go; job 2, submitted at 5, waits for it.
+    simulation, ids = a_simulation(ONE, [a_job(0, 50), a_job(5, 10)])
+    simulation.warm(np.array([0]), np.array([0]), 10)
+    simulation.run()
+    assert [(r.start, r.end) for r in outcome(simulation, ids).values()] == [(0, 50), (50, 60)]
+
+
+def test_srpt_counts_work_done_not_time_passed() -> None:
+    # At 40 the first job has 20 of its 100 s of work left on a card twice as fast: less than the newcomer's 50.
+    cluster = a_cluster(NodeClass(1, "A", 1, speed=2.0))
+    simulation, ids = a_simulation(cluster, [a_job(0, 100, gpus=1), a_job(40, 50, gpus=1)], "srpt", preempt=True)
+    simulation.run()
+    assert [(r.start, r.end) for r in outcome(simulation, ids).values()] == [(0, 50), (50, 75)]
+    assert simulation.world["requeued"] == 0
+
+
+def test_easy_sees_when_shared_gpus_become_whole() -> None:
+    # The head wants both GPUs, of which one is shared until 10: it is reserved for 10, and a long job must wait.
+    jobs = [a_job(0, 10, gpus=0.5), a_job(1, 10, gpus=2), a_job(1, 100, gpus=0.5)]
+    assert starts(a_cluster(NodeClass(1, gpus=2)), jobs, "fcfs", "easy") == [0, 10, 20]
 
 
 def test_a_head_that_waits_for_a_failed_node_holds_nobody_up_under_easy() -> None:
