@@ -58,6 +58,9 @@ def replay(
         Path | None, typer.Option(help="Write one row a job; with several policies, one file each.")
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report.")] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Write the report's charts into this directory: SVG, and PNG with Chromium.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Replays and prints; `_HELP` is what users see."""
@@ -86,6 +89,12 @@ def replay(
         from slurm_rl.report.html import write_report
 
         write_report(prepared, runs, report)
+    if figures is not None:
+        from slurm_rl.report.figures import write_figures
+
+        _, lacking = write_figures(prepared, runs, figures)
+        if lacking:
+            print(f"slurm-rl: {lacking}", file=sys.stderr)
     if as_json:
         print(json.dumps(as_value(trace, prepared, runs)))
     else:

@@ -60,7 +60,7 @@ def standalone(chart: Chart | Heat, looks: list[theme.Look]) -> tuple[str, float
     titled = any(p.name for p in panels)
     step = tall + (22 if titled else 0) + _GAP
     width = 2 * _MARGIN + columns * wide + (columns - 1) * _GAP
-    legend, top = _legend(looks, width)
+    legend, top = ("", 48.0) if isinstance(chart, Heat) else _legend(looks, width)
     rows = -(-len(panels) // columns)
     height = top + rows * step + _MARGIN - _GAP
     parts = [

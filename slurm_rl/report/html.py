@@ -127,14 +127,16 @@ def _card(chart: Chart | Heat, looks: list[theme.Look]) -> _Card:
     full = chart.id in _FULL
     drawn = {"wide": pictures(chart, looks, WIDE), "narrow": pictures(chart, looks, NARROW)}
     count = len(drawn["wide"])
-    if full and count == 1:
+    heat, scatter = isinstance(chart, Heat), isinstance(chart, Chart) and chart.kind == "scatter"
+    if full and count == 1 and not scatter:
         drawn = {"page": pictures(chart, looks, PAGE)} | drawn
     panels = [
         _Panel(wide.name, wide.run, [Markup(svg(drawn[size][i], chart, size)) for size in drawn])  # noqa: S704
         for i, wide in enumerate(drawn["wide"])
     ]
-    heat = isinstance(chart, Heat)
     columns = min(count, 2 if heat or count == 4 else 3)
+    if scatter or heat:  # a square as wide as the page would fill the screen
+        columns = max(columns, 2)
     height = sum(p.frame.height for p in drawn["wide"]) + 100
     return _Card(chart.id, chart.title, chart.caption, full, columns, heat, height, panels)
 

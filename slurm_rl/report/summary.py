@@ -64,6 +64,9 @@ def _headline(runs: Sequence[Run], names: list[str], base: int, best: int) -> st
     if len(runs) == 1:
         wait = duration(_figure(runs[best], "mean_wait"))
         return f"Under {names[best]}, jobs wait {wait} on average and are slowed down {number(ours)}-fold."
+    others = [_figure(r, "mean_bsld") for r in runs if not contenders.unreachable(r)]
+    if len(others) > 1 and max(others) == min(others):
+        return f"All policies come out the same, at a mean slowdown of {number(ours)}."
     if best == base:
         return f"No contender beats {names[base]} at a mean slowdown of {number(theirs)}."
     return f"{names[best]} cuts the mean slowdown by {1 - ours / theirs:.0%}, from {number(theirs)} to {number(ours)}."
