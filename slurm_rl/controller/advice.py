@@ -10,24 +10,11 @@ import numpy as np
 from slurm_rl.controller.estimates import RunTimes
 from slurm_rl.controller.observe import View
 from slurm_rl.controller.policy import LivePolicy
-from slurm_rl.domain import tables as t
+from slurm_rl.controller.scores import own_scores, score_jobs
 from slurm_rl.domain.arrays import JOB, LIVE, POOL, SHAPE, USER, Array
 from slurm_rl.domain.snapshot import Plan
 from slurm_rl.domain.tables import World
-from slurm_rl.jit import kernel
-from slurm_rl.policy.estimate import estimate
-from slurm_rl.policy.heuristics import score_job
 from slurm_rl.policy.registry import settings_for
-
-
-@kernel
-def _score(world: Array, now: float, jobs: Array, out: Array) -> None:
-    """The policy's own scores of these jobs, without the bound on their influence."""
-    w = world[0]
-    for i in range(len(jobs)):
-        if t.live(w).expected[jobs[i]] <= 0.0:
-            estimate(w, jobs[i])
-        out[i] = score_job(w, w.code, now, jobs[i])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +59,7 @@ class Advisor:
         if policy.score is not None or len(plan.order) < 2:
             return self
         order = np.array(plan.order, dtype=np.int64)
-        scores = np.empty(len(order))
-        _score(view.snapshot.world.record, float(view.now), order, scores)
+        scores = own_scores(view, plan, policy)
         names = np.array([view.jobs[j].partitions[0] for j in order.tolist()])
         for name in dict.fromkeys(names.tolist()):
             mine = np.flatnonzero(names == name)
@@ -101,7 +87,7 @@ class Advisor:
         world["shapes"]["volume"] = max(volume, 1e-9)
         world["live"]["expected"] = 0.0
         score = np.empty(1)
-        _score(world.record, float(int(now)), np.zeros(1, dtype=np.int64), score)
+        score_jobs(world.record, float(int(now)), np.zeros(1, dtype=np.int64), score)
         if not np.isfinite(score[0]):
             return None
         falling, factors = queue

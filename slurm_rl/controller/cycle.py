@@ -170,6 +170,7 @@ class Controller:
                 self.metrics.last_tick.set(self.clock())
                 log.info("tick", **{name: getattr(tick, name) for name in Tick.__slots__})
             except LostLease as error:
+                self.metrics.leader.set(0)
                 self._failed("standby", error)
             except SlurmRlError as error:
                 self._failed("static", error)

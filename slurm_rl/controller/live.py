@@ -13,6 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from slurm_rl.config import Config, load
 from slurm_rl.controller.advice import Submission
 from slurm_rl.controller.cycle import Controller
@@ -21,7 +23,7 @@ from slurm_rl.controller.observe import observe
 from slurm_rl.controller.policy import load_policy
 from slurm_rl.controller.view import what_if
 from slurm_rl.decide import Guardrails
-from slurm_rl.errors import InputError
+from slurm_rl.errors import InputError, SlurmRlError
 from slurm_rl.obs.journal import Journal, JournalError
 from slurm_rl.obs.metrics import Metrics
 from slurm_rl.obs.queue import QueueView
@@ -30,6 +32,7 @@ from slurm_rl.slurm.release import Release
 from slurm_rl.slurm.text import setting
 
 _NO_FACTORS = PriorityFactors(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
+log = structlog.get_logger()
 _NOT_ADVISABLE = -2  # job_submit/lua reads it as "no value"
 
 
@@ -208,12 +211,11 @@ def _finite(value: float) -> float:
 
 def wait_until_warm(live: ControllerLive) -> None:
     """Prepares kernels; as long as Slurm does not answer, tries again."""
-    from slurm_rl.errors import SlurmRlError
-
     while not live.controller.stopping.is_set():
         try:
             live.controller.warm_up()
-        except SlurmRlError:
+        except SlurmRlError as error:
+            log.warning("waiting for Slurm", error=str(error))
             live.controller.heartbeat = time.time()
             live.controller.stopping.wait(live.config.interval)
         else:

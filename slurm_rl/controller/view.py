@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from slurm_rl.controller.observe import View
 from slurm_rl.controller.policy import LivePolicy
+from slurm_rl.controller.scores import own_scores
 from slurm_rl.decide import Guardrails
 from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.snapshot import Plan, Snapshot
 from slurm_rl.obs.queue import JobView, QueueView
+from slurm_rl.policy.heuristics import BY_USER
 from slurm_rl.slurm.model import SlurmJob
 from slurm_rl.slurm.text import setting
 
@@ -21,6 +24,7 @@ def queue_view(
 ) -> QueueView:
     """All pending jobs with their places, reasons and expected starts."""
     starts = _expected_starts(view, plan)
+    scores = own_scores(view, plan, policy)
     ranks: dict[int, int] = {}
     sizes = {int(q): int(n) for q, n in zip(*np.unique(view.queue[list(plan.order)], return_counts=True), strict=True)}
     rows = []
@@ -28,6 +32,7 @@ def queue_view(
         queue = int(view.queue[j])
         rank = ranks[queue] = ranks.get(queue, -1) + 1
         job, reason = view.jobs[j], plan.reasons[position]
+        own = reason if reason.promoted or reason.fallback else replace(reason, score=float(scores[position]))
         estimate, spread = float(view.estimate[j]), float(view.spread[j])
         limit = int(view.snapshot.world["jobs"]["limit"][j])
         expected, low, high = starts[j]
@@ -38,8 +43,8 @@ def queue_view(
                 limit=limit,
                 rank=rank,
                 of=sizes[queue],
-                score=reason.score,
-                why=str(reason),
+                score=float(scores[position]),
+                why=str(replace(own, rank=rank, of=sizes[queue])),
                 promoted=reason.promoted,
                 estimate=estimate,
                 estimate_range=(estimate * math.exp(-spread), min(estimate * math.exp(spread), float(limit))),
@@ -162,7 +167,9 @@ def what_if(view: View, plan: Plan, policy: LivePolicy, guardrails: Guardrails, 
         if 60 <= shorter < limit:
             world = view.snapshot.world.copy()
             world["jobs"]["limit"][j] = shorter
-            if policy.spec.source == 0:
+            if policy.spec.source == BY_USER:
+                world["live"]["version"][j] = -1  # to be estimated anew
+            else:
                 world["live"]["expected"][j] = shorter
             ask(
                 f"a time limit of {max(shorter // 60, 1)} min instead of {limit // 60}",

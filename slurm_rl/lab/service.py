@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from slurm_rl.config import as_toml
 from slurm_rl.errors import EnvironmentMissing
 from slurm_rl.lab.conf import write
 from slurm_rl.lab.spec import PluginMode
@@ -18,20 +19,27 @@ def check() -> None:
     """Refuses early when this installation has no service or no plugin to run."""
     if not (plugin.source_dir() / plugin.ENTRY).is_file():
         raise EnvironmentMissing(f"lab up --plugin: {plugin.ENTRY} is not installed; start the lab without --plugin")
-    if importlib.util.find_spec("slurm_rl.cli.serve") is None:
-        raise EnvironmentMissing("lab up --plugin: this installation has no slurm-rl serve; start the lab without it")
+    missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise EnvironmentMissing(f"lab up --plugin: needs {', '.join(missing)}: pip install 'slurm-rl[live]'")
 
 
 def configure(directory: Path, mode: PluginMode) -> None:
     """Installs the plugin beside slurm.conf, where slurmctld looks for it, and writes the service's settings."""
     plugin.install(directory, find_lua([]), socket=socket_path(directory))
-    write(
-        directory / "slurm-rl.toml",
-        f'mode = "{mode.value}"\n'
-        f'socket = "{socket_path(directory)}"\n'
-        f'state_dir = "{directory}/service"\n'
-        f'slurm_conf = "{directory}/slurm.conf"\n',
-    )
+    settings = {
+        "mode": mode.value,
+        "slurm_conf": str(directory / "slurm.conf"),
+        "socket": str(socket_path(directory)),
+        "state_dir": str(directory / "service"),
+        "interval": 2.0,  # a lab's jobs are short
+        "updates_per_second": 200.0,
+    }
+    write(config_path(directory), "".join(f"{name} = {as_toml(value)}\n" for name, value in settings.items()))
+
+
+def config_path(directory: Path) -> Path:
+    return directory / "slurm-rl.toml"
 
 
 def socket_path(directory: Path) -> Path:
@@ -40,7 +48,7 @@ def socket_path(directory: Path) -> Path:
 
 def command(directory: Path) -> list[str]:
     program = [sys.executable, "-c", "from slurm_rl.cli import main; main()"]
-    return [*program, "serve", "--config", str(directory / "slurm-rl.toml")]
+    return [*program, "serve", "--config", str(config_path(directory))]
 
 
 def answers(directory: Path) -> Callable[[], bool]:

@@ -119,7 +119,7 @@ class Journal:
         """The token of the lease if it was free, ours, expired or its holder dead; None while another one leads."""
         with self._transaction() as db:
             token, old, expires = db.execute("SELECT token, holder, expires FROM lease").fetchone()
-            if old == holder and expires > now and not force:
+            if old == holder and not force:  # perhaps expired, but nobody led meanwhile
                 db.execute("UPDATE lease SET expires = ?", (now + seconds,))
                 return int(token)
             if old and old != holder and expires > now and not _gone(old) and not force:
