@@ -21,7 +21,10 @@ def check() -> None:
         raise EnvironmentMissing(f"lab up --plugin: {plugin.ENTRY} is not installed; start the lab without --plugin")
     missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if importlib.util.find_spec(name) is None]
     if missing:
-        raise EnvironmentMissing(f"lab up --plugin: needs {', '.join(missing)}: pip install 'slurm-rl[live]'")
+        raise EnvironmentMissing(
+            f"lab up --plugin: this installation has no slurm-rl serve (no {', '.join(missing)}): "
+            "pip install 'slurm-rl[live]', or start the lab without it"
+        )
 
 
 def configure(directory: Path, mode: PluginMode) -> None:
