@@ -190,7 +190,7 @@ def advance(world: Array, until: int, pause: bool) -> int:
             if pause:
                 return BEFORE_PASS
         # The log has room for one run of each job: those of requeued ones come on top.
-        if w.requeued > 0 and w.logged + w.entries_0 > w.log_0:
+        if (w.requeued > 0 or w.preempt) and w.logged + w.entries_0 > w.log_0:
             return GROW
         if not _schedule_all(w, w.clock):
             return GROW
