@@ -20,14 +20,13 @@ from slurm_rl.controller.estimates import RunTimes
 from slurm_rl.controller.observe import View, finished_jobs, observe
 from slurm_rl.controller.policy import LivePolicy, load_policy
 from slurm_rl.controller.undo import advised, undo
-from slurm_rl.controller.view import queue_view
+from slurm_rl.controller.view import TickView
 from slurm_rl.decide import Guardrails
 from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.snapshot import Plan
 from slurm_rl.errors import SlurmError, SlurmRlError
 from slurm_rl.obs.journal import Change, Journal, JournalError, LostLease, own_name
 from slurm_rl.obs.metrics import Metrics
-from slurm_rl.obs.queue import QueueView
 from slurm_rl.slurm.client import SlurmClient
 from slurm_rl.slurm.model import JobUpdate, SlurmState, UpdateStatus
 from slurm_rl.slurm.text import setting
@@ -83,7 +82,7 @@ class Controller:
         self.holder = holder or own_name()
         self.budget = Budget(config)
         self.run_times = RunTimes()
-        self.view: QueueView | None = None  # of the last tick, for the service; replaced as a whole
+        self.view: TickView | None = None  # of the last tick, for the service; replaced as a whole
         self.observed: tuple[View, Plan] | None = None
         self.advisor: Advisor | None = None
         self.heartbeat = clock()
@@ -339,7 +338,7 @@ class Controller:
     def _publish(self, view: View, plan: Plan, wanted: Array, bound: int, number: int) -> None:
         self.observed = (view, plan)
         self.advisor = Advisor.of(view, plan, wanted, bound, self.policy, self.run_times)
-        self.view = queue_view(view, plan, wanted, bound, number, self._mode, self.policy)
+        self.view = TickView(view, plan, wanted, bound, number, self._mode, self.policy)
 
     def _count(self, view: View, plan: Plan, unsettled: int) -> None:
         self.metrics.jobs.labels("ordered").set(len(plan.order))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -13,139 +16,155 @@ from slurm_rl.controller.scores import own_scores
 from slurm_rl.decide import Guardrails
 from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.snapshot import Plan, Snapshot
-from slurm_rl.obs.queue import JobView, QueueView
+from slurm_rl.obs.queue import JobView
 from slurm_rl.policy.heuristics import BY_USER
 from slurm_rl.slurm.model import SlurmJob
 from slurm_rl.slurm.text import setting
 
+_FACTORS = ("age", "assoc", "fairshare", "job_size", "partition", "qos", "tres", "nice", "site", "priority")
 
-def queue_view(
-    view: View, plan: Plan, wanted: Array, bound: int, number: int, mode: str, policy: LivePolicy
-) -> QueueView:
-    """All pending jobs with their places, reasons and expected starts."""
-    starts = _expected_starts(view, plan)
-    scores = own_scores(view, plan, policy)
-    ranks: dict[int, int] = {}
-    sizes = {int(q): int(n) for q, n in zip(*np.unique(view.queue[list(plan.order)], return_counts=True), strict=True)}
-    rows = []
-    for position, j in enumerate(plan.order):
-        queue = int(view.queue[j])
-        rank = ranks[queue] = ranks.get(queue, -1) + 1
-        job, reason = view.jobs[j], plan.reasons[position]
-        own = reason if reason.promoted or reason.fallback else replace(reason, score=float(scores[position]))
+
+@dataclass(frozen=True)
+class TickView:
+    """What one tick saw and decided; a tick only keeps it, rows are made by those who ask."""
+
+    view: View
+    plan: Plan
+    wanted: Array
+    bound: int
+    tick: int
+    mode: str
+    live_policy: LivePolicy
+
+    @property
+    def time(self) -> float:
+        return self.view.state.taken
+
+    @property
+    def cluster(self) -> str:
+        return self.view.state.cluster
+
+    @property
+    def policy(self) -> str:
+        return self.live_policy.name
+
+    @property
+    def model(self) -> str:
+        return self.live_policy.model
+
+    @property
+    def private(self) -> bool:
+        return "jobs" in setting(self.view.state.config, "PrivateData").lower()
+
+    def page(self, offset: int, limit: int, user: str | None = None) -> tuple[int, list[JobView]]:
+        rows = [p for p in range(len(self._ids)) if user is None or self._record(p).user == user]
+        return len(rows), [self._row(p) for p in rows[offset : offset + limit]]
+
+    def job(self, job_id: int) -> JobView | None:
+        position = self._ids.get(job_id)
+        return None if position is None else self._row(position)
+
+    @cached_property
+    def _ids(self) -> dict[int, int]:
+        """Position of each job: those in order first."""
+        ids = [self.view.jobs[j].job_id for j in self.plan.order] + [job.job_id for job in self._alone]
+        return {job_id: position for position, job_id in enumerate(ids)}
+
+    @cached_property
+    def _alone(self) -> list[SlurmJob]:
+        return [job for job in self.view.state.jobs if job.job_id in self.view.left_alone]
+
+    @cached_property
+    def _scores(self) -> Array:
+        return own_scores(self.view, self.plan, self.live_policy)
+
+    @cached_property
+    def _ranks(self) -> list[tuple[int, int]]:
+        """Each ordered job's place among those it competes with, and how many these are."""
+        seen: Counter[int] = Counter()
+        queues = [int(self.view.queue[j]) for j in self.plan.order]
+        sizes, places = Counter(queues), []
+        for queue in queues:
+            places.append((seen[queue], sizes[queue]))
+            seen[queue] += 1
+        return places
+
+    @cached_property
+    def _starts(self) -> Array:
+        return _expected_starts(self.view, self.plan)
+
+    def _record(self, position: int) -> SlurmJob:
+        order = self.plan.order
+        return self.view.jobs[order[position]] if position < len(order) else self._alone[position - len(order)]
+
+    def _row(self, position: int) -> JobView:
+        view, job = self.view, self._record(position)
+        common: dict[str, Any] = {
+            "job_id": job.job_id,
+            "submit_time": job.submit_time or 0,
+            "user": job.user,
+            "account": job.account,
+            "name": job.name,
+            "partition": job.partitions[0] if job.partitions else "",
+            "gpus": job.gpu_count,
+            "nodes": job.nodes,
+            "wait": max(0, view.now - (job.submit_time or view.now)),
+            "site_factor": job.site_factor,
+            "slurm_factors": {name: getattr(job.factors, name) for name in _FACTORS} if job.factors else {},
+            "slurm_start": job.start_time,
+        }
+        if position >= len(self.plan.order):
+            return JobView(**common, time_limit=job.time_limit or 0, why=view.left_alone[job.job_id])
+        j, reason = self.plan.order[position], self.plan.reasons[position]
+        rank, of = self._ranks[position]
+        score = float(self._scores[position])
         estimate, spread = float(view.estimate[j]), float(view.spread[j])
         limit = int(view.snapshot.world["jobs"]["limit"][j])
-        expected, low, high = starts[j]
-        rows.append(
-            _row(
-                job,
-                view.now,
-                limit=limit,
-                rank=rank,
-                of=sizes[queue],
-                score=float(scores[position]),
-                why=str(replace(own, rank=rank, of=sizes[queue])),
-                promoted=reason.promoted,
-                estimate=estimate,
-                estimate_range=(estimate * math.exp(-spread), min(estimate * math.exp(spread), float(limit))),
-                wanted=int(wanted[j]),
-                expected_start=expected,
-                expected_range=(low, high),
-            )
+        expected, low, high = (float(t) for t in self._starts[position])
+        return JobView(
+            **common,
+            time_limit=limit,
+            rank=rank,
+            of=of,
+            score=score if math.isfinite(score) else 0.0,
+            why=str(replace(reason, rank=rank, of=of, score=score)),
+            promoted=reason.promoted,
+            estimate=estimate,
+            estimate_range=(estimate * math.exp(-spread), min(estimate * math.exp(spread), float(limit))),
+            wanted=int(self.wanted[j]),
+            expected_start=expected,
+            expected_range=(low, high),
         )
-    rows += [
-        _row(job, view.now, limit=job.time_limit or 0, why=view.left_alone[job.job_id])
-        for job in view.state.jobs
-        if job.job_id in view.left_alone
-    ]
-    return QueueView(
-        time=view.state.taken,
-        tick=number,
-        cluster=view.state.cluster,
-        mode=mode,
-        policy=policy.name,
-        model=policy.model,
-        bound=bound,
-        private="jobs" in setting(view.state.config, "PrivateData").lower(),
-        jobs=tuple(rows),
-        by_id={row.job_id: row for row in rows},
-    )
 
 
-def _row(
-    job: SlurmJob,
-    now: int,
-    *,
-    limit: int,
-    rank: int = -1,
-    of: int = 0,
-    score: float = 0.0,
-    why: str = "",
-    promoted: bool = False,
-    estimate: float = 0.0,
-    estimate_range: tuple[float, float] = (0.0, 0.0),
-    wanted: int = 0,
-    expected_start: float | None = None,
-    expected_range: tuple[float, float] | None = None,
-) -> JobView:
-    f = job.factors
-    names = ("age", "assoc", "fairshare", "job_size", "partition", "qos", "tres", "nice", "site", "priority")
-    return JobView(
-        job_id=job.job_id,
-        submit_time=job.submit_time or 0,
-        user=job.user,
-        account=job.account,
-        name=job.name,
-        partition=job.partitions[0] if job.partitions else "",
-        gpus=job.gpu_count,
-        nodes=job.nodes,
-        time_limit=limit,
-        rank=rank,
-        of=of,
-        score=score if math.isfinite(score) else 0.0,
-        why=why,
-        promoted=promoted,
-        wait=max(0, now - (job.submit_time or now)),
-        estimate=estimate,
-        estimate_range=estimate_range,
-        site_factor=job.site_factor,
-        wanted=wanted,
-        slurm_factors={name: getattr(f, name) for name in names} if f else {},
-        expected_start=expected_start,
-        expected_range=expected_range,
-        slurm_start=job.start_time,
-    )
+def _expected_starts(view: View, plan: Plan) -> Array:
+    """When each job of the plan's order may start, and the range: now if it fits, else when the work before is done.
 
-
-def _expected_starts(view: View, plan: Plan) -> dict[int, tuple[float, float, float]]:
-    """When each job may start: now if it fits, else when the work before it is done on the whole pool.
-
-    The lower end takes every estimate at one deviation less, the upper end every job at its limit.
+    The work is that of running jobs and of those before it, on the whole pool. The lower end takes every estimate at
+    one deviation less, the upper end every job at its limit.
     """
     world = view.snapshot.world
-    jobs, shapes, pools = world["jobs"], world["shapes"], world["pools"]
+    jobs, shapes, pools, live = world["jobs"], world["shapes"], world["pools"], world["live"]
     volume = shapes["volume"][jobs["request"]]
     pool_of = shapes["pool"][jobs["request"]]
-    capacity = np.maximum(pools["volume"], 1e-9)
     limit = jobs["limit"].astype(np.float64)
     best = np.minimum(view.estimate * np.exp(-view.spread), limit)
+    runs = np.stack([np.minimum(view.estimate, limit), best, limit])
     now = float(view.now)
-    ahead = np.zeros((len(pools), 3))
-    running = world["live"]["held"] > 0
-    ran = now - world["live"]["start"]
-    for j in np.flatnonzero(running).tolist():
-        for k, total in enumerate((view.estimate[j], best[j], limit[j])):
-            ahead[pool_of[j], k] += volume[j] * max(total - ran[j], 0.0)
+    order = np.array(plan.order, dtype=np.int64)
+    found = np.full((len(order), 3), now)
+    running = np.flatnonzero(live["held"] > 0)
+    remaining = np.maximum(runs[:, running] - (now - live["start"][running]), 0.0) * volume[running]
+    for pool in np.unique(pool_of[order]).tolist() if len(order) else []:
+        busy = remaining[:, pool_of[running] == pool].sum(axis=1)
+        mine = np.flatnonzero(pool_of[order] == pool)
+        work = (runs[:, order[mine]] * volume[order[mine]]).T
+        before = np.cumsum(work, axis=0) - work
+        found[mine] += (busy + before) / max(float(pools["volume"][pool]), 1e-9)
     starting = {s.job for s in plan.starts}
-    found = {}
-    for j in plan.order:
-        p = pool_of[j]
-        if j in starting:
-            found[j] = (now, now, now)
-        else:
-            expected, low, high = (now + float(a) / float(capacity[p]) for a in ahead[p])
-            found[j] = (expected, min(low, expected), max(high, expected))
-        ahead[p] += volume[j] * np.array([view.estimate[j], best[j], limit[j]])
+    found[[p for p, j in enumerate(plan.order) if j in starting]] = now
+    found[:, 1] = np.minimum(found[:, 0], found[:, 1])
+    found[:, 2] = np.maximum(found[:, 0], found[:, 2])
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,33 +20,46 @@ class JobView:
     gpus: int
     nodes: int
     time_limit: int
-    rank: int
-    of: int
-    score: float
-    why: str
-    promoted: bool
     wait: int
-    estimate: float  # seconds
-    estimate_range: tuple[float, float]
+    why: str
     site_factor: int | None  # as Slurm has it
-    wanted: int  # as decided
+    wanted: int = 0  # as decided
+    rank: int = -1
+    of: int = 0
+    score: float = 0.0
+    promoted: bool = False
+    estimate: float = 0.0  # seconds
+    estimate_range: tuple[float, float] = (0.0, 0.0)
     slurm_factors: Mapping[str, int] = field(default_factory=dict)
     expected_start: float | None = None  # Unix seconds
     expected_range: tuple[float, float] | None = None
     slurm_start: int | None = None  # what Slurm itself expects
 
 
-@dataclass(frozen=True, slots=True)
-class QueueView:
-    """All pending jobs at one tick, the first to run first, those left alone last."""
+class QueueView(Protocol):
+    """All pending jobs at one tick, the first to run first, those left alone last; rows are made when asked for."""
 
-    time: float
-    tick: int
-    cluster: str
-    mode: str
-    policy: str
-    model: str
-    bound: int
-    private: bool  # Slurm's PrivateData hides other users' jobs
-    jobs: tuple[JobView, ...]
-    by_id: Mapping[int, JobView]
+    @property
+    def time(self) -> float: ...
+    @property
+    def tick(self) -> int: ...
+    @property
+    def cluster(self) -> str: ...
+    @property
+    def mode(self) -> str: ...
+    @property
+    def policy(self) -> str: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def bound(self) -> int: ...
+    @property
+    def private(self) -> bool:
+        """Slurm's PrivateData hides other users' jobs."""
+        ...
+
+    def page(self, offset: int, limit: int, user: str | None = None) -> tuple[int, list[JobView]]:
+        """How many jobs there are (of one user), and some of them."""
+        ...
+
+    def job(self, job_id: int) -> JobView | None: ...

@@ -68,15 +68,15 @@ def make_app(live: Live, *, token: str | None = None, seconds: float = 0.2, conc
         """The pending queue in the order of the last tick, as far as the asker may see it."""
         view = _view(live)
         own = None if peer.writer or not view.private else await peer.name()
-        rows = [job for job in view.jobs if own is None or job.user == own]
+        count, rows = await asyncio.to_thread(view.page, offset, limit, own)
         head = {name: getattr(view, name) for name in ("time", "tick", "cluster", "policy", "model", "bound")}
-        return head | {"mode": live.mode, "pending": len(rows), "jobs": [asdict(j) for j in rows[offset:][:limit]]}
+        return head | {"mode": live.mode, "pending": count, "jobs": [asdict(j) for j in rows]}
 
     @app.get("/v1/jobs/{job_id}/explain")
     async def explain(job_id: JobId, peer: Asker) -> dict[str, Any]:
         """Where a job stands, why, when it may start, and what would move it; for its owner and for admins."""
         view = _view(live)
-        job = view.by_id.get(job_id)
+        job = await asyncio.to_thread(view.job, job_id)
         if job is None:
             raise HTTPException(404, f"job {job_id} was not pending at the last tick")
         if not peer.writer and job.user != await peer.name():

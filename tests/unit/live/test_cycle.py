@@ -154,7 +154,9 @@ def test_some_jobs_are_left_alone(controller: MakeController, why: str, change: 
     c.cycle()
     assert 6 not in {u.job_id for u in slurm.written}
     assert c.view is not None
-    assert c.view.by_id[6].rank == -1
+    row = c.view.job(6)
+    assert row is not None
+    assert row.rank == -1
 
 
 def test_an_array_is_updated_by_its_master_record(controller: MakeController) -> None:
@@ -190,7 +192,9 @@ def test_a_job_that_starved_goes_first(controller: MakeController) -> None:
     c.cycle()
     assert slurm.order() == [1, 6, 5, 4, 3, 2]
     assert c.view is not None
-    assert c.view.by_id[1].promoted
+    row = c.view.job(1)
+    assert row is not None
+    assert row.promoted
 
 
 def given(scores: Sequence[float]) -> LivePolicy:
