@@ -46,6 +46,7 @@ def command(start: float, end: float, mark: str) -> list[str]:
     return [
         "sacct",
         "-a",
+        "-D",  # every run of a requeued job: the last one alone says that it was submitted when it was requeued
         "-X",
         "-n",
         "-p",
