@@ -34,6 +34,7 @@ FIGURES = (
     ("Fairness and outcome", (
         ("jain_users", "Jain index of users", "count", 1, "1: all users are slowed down alike"),
         ("sla_met", "deadlines met", "share", 1, "of jobs that have one"),
+        ("jobs", "jobs measured", "count", 0, ""),
         ("completed", "completed", "count", 0, "jobs"),
         ("killed", "killed at limit", "count", 0, "jobs"),
         ("rejected", "never ran", "count", 0, "jobs"),
