@@ -31,7 +31,7 @@ def serve(
 
     from slurm_rl.config import load
     from slurm_rl.controller.cycle import Controller
-    from slurm_rl.controller.live import ControllerLive, wait_until_warm
+    from slurm_rl.controller.live import ControllerLive, warm_up
     from slurm_rl.obs import logs, systemd
     from slurm_rl.obs.journal import Journal
     from slurm_rl.slurm.connect import connect
@@ -51,7 +51,7 @@ def serve(
     live = ControllerLive(controller, Journal(settings.journal, durable=False), config)
 
     def control() -> None:
-        wait_until_warm(live)
+        warm_up(live)
         systemd.notify("READY=1")
         controller.run()
 

@@ -198,12 +198,6 @@ class Controller:
         self.journal.command(self.clock(), mode, who)
         self.poked.set()
 
-    def warm_up(self) -> None:
-        """Compiles the kernels before anybody waits for them."""
-        state = self.client.snapshot()
-        view = observe(state, self.run_times, self.policy.spec)
-        self.policy.plan(view.snapshot, Guardrails(self.config.influence), dict(view.weights))
-
     def _failed(self, outcome: str, error: Exception) -> None:
         self.metrics.ticks.labels(outcome).inc()
         self.metrics.static.set(outcome == "static")

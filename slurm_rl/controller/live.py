@@ -7,23 +7,22 @@ import os
 import pwd
 import re
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import structlog
+import numpy as np
 
 from slurm_rl.config import Config, load
-from slurm_rl.controller.advice import Submission
+from slurm_rl.controller.advice import Advisor, Submission
 from slurm_rl.controller.cycle import Controller
-from slurm_rl.controller.estimates import RunTimes
+from slurm_rl.controller.estimates import Finished, RunTimes
 from slurm_rl.controller.observe import observe
 from slurm_rl.controller.policy import load_policy
 from slurm_rl.controller.view import what_if
 from slurm_rl.decide import Guardrails
-from slurm_rl.errors import InputError, SlurmRlError
+from slurm_rl.errors import InputError
 from slurm_rl.obs.journal import Journal, JournalError
 from slurm_rl.obs.metrics import Metrics
 from slurm_rl.obs.queue import QueueView
@@ -32,7 +31,6 @@ from slurm_rl.slurm.release import Release
 from slurm_rl.slurm.text import setting
 
 _NO_FACTORS = PriorityFactors(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
-log = structlog.get_logger()
 _NOT_ADVISABLE = -2  # job_submit/lua reads it as "no value"
 
 
@@ -209,15 +207,23 @@ def _finite(value: float) -> float:
     return value if abs(value) < 1e300 else (1e300 if value > 0 else -1e300)
 
 
-def wait_until_warm(live: ControllerLive) -> None:
-    """Prepares kernels; as long as Slurm does not answer, tries again."""
-    while not live.controller.stopping.is_set():
-        try:
-            live.controller.warm_up()
-        except SlurmRlError as error:
-            log.warning("waiting for Slurm", error=str(error))
-            live.controller.heartbeat = time.time()
-            live.controller.stopping.wait(live.config.interval)
-        else:
-            live.warm = True
-            return
+_SAMPLE = {
+    "now": 1000,
+    "jobs": [
+        {"id": i, "submit_time": 10 * i, "time_limit": 600, "gpus": 1, "gpu_type": "", "nodes": 1, "cpus": 1}
+        | {"mem_mb": 0, "user": "a", "account": "", "partition": "p"}
+        for i in (1, 2, 3)
+    ],
+    "nodes": [{"count": 1, "gpus": 2, "gpu_type": "", "cpus": 4, "mem_mb": 1000, "partition": "p"}],
+}
+
+
+def warm_up(live: ControllerLive) -> None:
+    """Compiles the kernels before anybody waits for them, on a queue made up for it: a live one may be empty."""
+    policy, run_times = live.controller.policy, RunTimes()
+    run_times.learn([Finished("a", "", 1.0, True, 600, 60.0)])
+    view = observe(described(_SAMPLE), run_times, policy.spec)
+    plan = policy.plan(view.snapshot, Guardrails(live.config.influence), dict(view.weights))
+    advisor = Advisor.of(view, plan, np.zeros(len(view.jobs), dtype=np.int64), 0, policy, run_times)
+    advisor.advise(Submission("a", "", "p", 1, 1, 600), 1000.0)
+    live.warm = True

@@ -29,7 +29,7 @@ def make_app(live: Live, *, token: str | None = None, seconds: float = 0.2, conc
         title="slurm-rl", version=__version__, docs_url=None, redoc_url=None, responses=_REFUSALS, openapi_url=None
     )
 
-    def ask_peer(request: Request) -> Peer:
+    async def ask_peer(request: Request) -> Peer:  # a plain function would be run in a thread
         return peer_of(request, live.writers, token)
 
     Asker = Annotated[Peer, Depends(ask_peer)]

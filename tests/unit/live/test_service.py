@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from slurm_rl.config import Config
-from slurm_rl.controller.live import ControllerLive
+from slurm_rl.controller.live import ControllerLive, warm_up
 from slurm_rl.errors import InputError
 from slurm_rl.obs.journal import Journal
 from slurm_rl.serve.app import make_app
@@ -49,8 +49,8 @@ def slurm() -> FakeSlurm:
 @pytest.fixture
 def live(slurm: FakeSlurm, controller: MakeController, journal: Journal) -> ControllerLive:
     made = ControllerLive(controller(slurm), journal)
+    warm_up(made)
     made.controller.cycle()
-    made.warm = True
     return made
 
 
@@ -326,6 +326,20 @@ def test_no_request_that_fits_the_schema_or_does_not_causes_a_server_error(live:
         one()
         tried += 1
     assert tried >= 9
+
+
+def test_warming_up_compiles_whatever_a_tick_and_a_submission_need(live: ControllerLive) -> None:
+    def compiled() -> int:
+        from numba.core.dispatcher import Dispatcher
+
+        modules = [m for name, m in list(sys.modules.items()) if name.startswith("slurm_rl")]
+        kernels = {id(k): k for m in modules for k in vars(m).values() if isinstance(k, Dispatcher)}
+        return sum(len(k.signatures) for k in kernels.values())
+
+    before = compiled()
+    live.controller.cycle()
+    live.advise(JOB)
+    assert compiled() == before
 
 
 def test_serving_imports_neither_torch_nor_mip() -> None:
