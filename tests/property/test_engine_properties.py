@@ -32,8 +32,10 @@ SHARES = ("shared gpus",)
 
 
 @st.composite
-def workloads(draw: st.DrawFn, *, shares: bool = True, exact: bool = False) -> tuple[Cluster, list[Job]]:
-    """A cluster and up to a dozen jobs; exact: every run time is the limit."""
+def workloads(
+    draw: st.DrawFn, *, shares: bool = True, exact: bool = False, least: int = 0
+) -> tuple[Cluster, list[Job]]:
+    """A cluster and up to a dozen jobs; exact: every run time is the limit; least: the shortest run time."""
     name = draw(st.sampled_from([c for c in CLUSTERS if shares or c not in SHARES]))
     gpus: st.SearchStrategy[float] = st.just(0)
     if name == "gpus":
@@ -43,7 +45,7 @@ def workloads(draw: st.DrawFn, *, shares: bool = True, exact: bool = False) -> t
     partitions = {"two pools": ["p", "q"], "overlapping": ["p", "q"]}.get(name, [""])
     jobs = []
     for number in range(draw(st.integers(1, 12))):
-        run = draw(st.integers(0, 12))
+        run = draw(st.integers(least, 12))
         jobs.append(
             Job(
                 id=number + 1,
@@ -135,9 +137,12 @@ def test_preempted_work_is_conserved(workload: tuple[Cluster, list[Job]], policy
 
 
 @SETTINGS
-@given(workloads(shares=False), st.sampled_from(PLACEMENTS))
+@given(workloads(shares=False, least=1), st.sampled_from(PLACEMENTS))
 def test_easy_never_delays_the_head(workload: tuple[Cluster, list[Job]], placement: str) -> None:
-    """The head of a pool starts no later than if all running jobs used up their limits and nobody else came."""
+    """The head of a pool starts no later than if all running jobs used up their limits and nobody else came.
+
+    Jobs of no length are left out here: with them an instant has several passes, and a start time does not tell which.
+    """
     cluster, jobs = workload
     ran = replay(cluster, jobs, "fcfs", "easy", placement)
     nodes = nodes_of(cluster)
