@@ -2,8 +2,8 @@
 
 Recorded from AccaSim 1.1.3 by `record_accasim.py`: its FIFO and SJF dispatchers (by requested time) with first-fit
 allocation, which stops at the first job that does not fit. Both are `--backfill none` here. Ties go by submit time and
-then by id in both; AccaSim adds no overhead to a start. Its EASY keeps a head's reservation from pass to pass and
-leaves all nodes to it, ours is planned anew and counts the extra: the two differ by design, see docs/backfill.md.
+then by id in both; AccaSim adds no overhead to a start. EASY is not compared: AccaSim gives no node at all to
+a job that would overlap the reservation, where ours may use the extra (docs/backfill.md).
 """
 
 from __future__ import annotations
