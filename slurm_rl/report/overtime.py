@@ -31,6 +31,8 @@ def queue(m: Measured) -> Chart | None:
     code, names = _asked_type(m)
     if not names:
         return None
+    if not m.on_gpus:
+        names = ["all jobs"]
     means = []
     for run in m.runs:
         waits = run.result.ran & (run.result.start > m.trace.submit_time) & (code >= 0)

@@ -15,7 +15,7 @@ from slurm_rl.traces.limits import NOTE as SYNTHESISED
 
 # A user's mean wait has changed if it moved by this share and by this many seconds.
 CHANGED, CHANGED_SECONDS = 0.10, 60.0
-MOST_REASONS = 5
+MOST_REASONS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +193,9 @@ def _notes(m: Measured) -> list[str]:
         notes.append(f"{plural(left, 'further job')} never ran, for {len(ranked) - MOST_REASONS} other reasons.")
     killed = [int(r.metrics["killed"] or 0) for r in m.runs]
     if max(killed):
-        span = f"{min(killed):,}" if min(killed) == max(killed) else f"{min(killed):,} to {max(killed):,}"
-        notes.append(f"Jobs killed at their time limit, as Slurm does: {span}, depending on the policy.")
+        same = min(killed) == max(killed)
+        span = f"{killed[0]:,}" if same else f"{min(killed):,} to {max(killed):,}, depending on the policy"
+        notes.append(f"Jobs killed at their time limit, as Slurm does: {span}.")
     requeued = max(r.result.requeued for r in m.runs)
     if requeued:
         notes.append(f"Up to {plural(requeued, 'time')} a job was requeued; its wait counts to its last start.")

@@ -124,6 +124,15 @@ def test_queues_are_told_apart_by_the_type_asked_for(hetero: Case) -> None:
     assert {"A100", "T4", "any GPU"} <= {p.name for p in queue.panels}
 
 
+def test_on_a_cluster_without_gpus_there_is_one_queue() -> None:
+    jobs = [a_job(0, 100, cpus=1), a_job(0, 100, cpus=1)]
+    measured = Measured(*a_case(jobs, "fcfs", a_cluster(1, cpus=1)))
+    queue = overtime.queue(measured)
+    assert queue is not None
+    assert [p.name for p in queue.panels] == ["all jobs"]
+    assert sum(v or 0 for v in queue.panels[0].series[0]) * measured.grid.width == pytest.approx(100)
+
+
 def test_occupancy_of_each_node(long_before_short: Case) -> None:
     heat = overtime.occupancy(Measured(*long_before_short))
     assert heat is not None

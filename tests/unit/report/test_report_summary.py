@@ -107,7 +107,7 @@ def test_rejected_jobs_killed_jobs_and_made_up_limits_are_noted() -> None:
     assert "3 jobs had no time limit in the trace. Limits were synthesised" in text
     assert "Trace: 2 rows: no submit time (lines 4, 5)." in text
     assert "1 job never ran and is in no average, e.g. job 77: asks for 9 × (1 GPUs)" in text
-    assert "Jobs killed at their time limit, as Slurm does: 1," in text
+    assert "Jobs killed at their time limit, as Slurm does: 1." in text
 
 
 def test_a_window_is_noted() -> None:
