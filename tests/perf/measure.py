@@ -107,14 +107,14 @@ class Report:
 
     def lines(self) -> list[str]:
         """The table, at most 100 columns wide."""
-        form = "{:<40} {:>6} {:>11} {:>10} {:>10} {:>4} {:>7} {:>6}"
+        form = "{:<38} {:>6} {:>11} {:>10} {:>11} {:>4} {:>7} {:>6}"
         lines = [form.format("", "unit", "target", "measured", "(other)", "", "×Python", "×Acca")]
         for r in self.rows:
             sign = "≥ " if r.unit == "jobs/s" else "≤ "
             target = "" if r.target is None else sign + _amount(r.target)
             other = "" if r.other is None else f"({_amount(r.other)})"
             ratios = ["" if x is None else f"{x:,.0f}" for x in (r.to_reference, r.to_accasim)]
-            cells = (r.what[:40], r.unit, target, r.note + _amount(r.measured), other, r.verdict, *ratios)
+            cells = (r.what[:38], r.unit, target, r.note + _amount(r.measured), other, r.verdict, *ratios)
             lines.append(form.format(*cells).rstrip())
         lines.append("engine: measured by the processor's time (other: the clock); commands and starts: the reverse")
         lines += [f"skipped: {reason}" for reason in self.skipped]

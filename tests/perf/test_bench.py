@@ -167,19 +167,22 @@ def _named(rates: dict[tuple[str, str], tuple[float, float]]) -> dict[str, float
     }
 
 
-def test_recorded_traces(report: Report, traces: Path) -> None:
+def test_venus(report: Report, traces: Path) -> None:
     path = traces / "helios_venus_sept2020.csv.gz"
     trace = read_trace(path)
     venus = prepare(trace, find_cluster(trace, path, None))
     cost = engine(venus, "fcfs", "easy", "best-fit", times=7)
     jobs = len(venus.trace)
     report.add(Row("Venus, EASY, best-fit (15 VCs)", "jobs/s", jobs / cost.cpu, 250_000, jobs / cost.wall))
+
+
+def test_bundled_trace(report: Report) -> None:
     path = ROOT / "traces" / "hetero.csv.gz"
     trace = read_trace(path)
     hetero = prepare(trace, find_cluster(trace, path, None))
     cost = engine(hetero, "fcfs", "easy", "best-fit")
     jobs = len(hetero.trace)
-    report.add(Row("traces/hetero, EASY, best-fit (72 nodes)", "jobs/s", jobs / cost.cpu, None, jobs / cost.wall))
+    report.add(Row("traces/hetero, EASY, best-fit", "jobs/s", jobs / cost.cpu, None, jobs / cost.wall))
 
 
 def test_slurm_backfill(report: Report, traces: Path) -> None:
@@ -197,16 +200,16 @@ def test_slurm_backfill(report: Report, traces: Path) -> None:
             if time.process_time() - cpu > 180:
                 break
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        row = Row(f"RICC, 448k jobs, FCFS + {backfill}, best-fit", "s", cpu, target, wall)
+        row = Row(f"RICC, 448k jobs, FCFS+{backfill}, best-fit", "s", cpu, target, wall)
         if not done:
-            row.what, row.note = f"RICC, FCFS + {backfill}: {part / slices:.1%} of 448k jobs", "> "
+            row.what, row.note = f"RICC, FCFS+{backfill}, {part / slices:.1%} of 448k jobs", "> "
         report.add(row)
 
 
 def test_overload(report: Report) -> None:
     """Load 1.2: the queue grows to the end of the trace, to a mean of about a thousand jobs."""
     for cluster in (COUNTS, NODES):
-        work = generate(42_000, load=1.2)
+        work = generate(37_000, load=1.2)
         prepared = work.prepared(cluster)
         cost = engine(prepared, "fcfs", "easy")
         queue = _mean_queue(prepared, "fcfs", "easy")
@@ -237,7 +240,7 @@ def test_growth(report: Report) -> None:
     report.tables["microseconds a job by number of jobs, load 0.85"] = rows
     for name in list(rows[0])[1:]:
         growth = float(rows[-1][name]) / float(rows[0][name])
-        report.add(Row(f"cost a job, 1M to 10k jobs, {name}", "×", growth, 2.0))
+        report.add(Row(f"cost a job, 1M to 10k, {name}", "×", growth, 2.0))
     lengths = (4_000, 13_000, 42_000, 130_000)
     rows = [{} for _ in lengths]
     for row, jobs in zip(rows, lengths, strict=True):
@@ -271,8 +274,8 @@ def test_tier_placement(report: Report) -> None:
         assert place(world.record[0], 0, 0) > 0
         assert world["spot"]["units"][: place(world.record[0], 0, 0)].sum() == 128
         cost = best_of(5, lambda: lambda: place(world.record[0], 0, 0))
-        slowest = max(slowest, cost.wall)
-    report.add(Row("tier: 128 GPUs on 256 mixed nodes, slowest", "ms", slowest * 1e3, 1.0))
+        slowest = max(slowest, cost.cpu)
+    report.add(Row("tier: 128 GPUs on 256 nodes, slowest", "ms", slowest * 1e3, 1.0))
 
 
 def test_targets_are_met(report: Report) -> None:
