@@ -84,6 +84,23 @@ def meet(w: Record, pool: int, a: int, b: int, target: int, first: int, last: in
     """On nodes first … last of a pool, what is free in both views, sums kept right; `target` may be one of them."""
     free, used, total = t.free(w), t.used(w), t.total(w)
     slots = used.shape[2]
+    if slots == 0 and last - first > 1:
+        # Everything: plain loops that the compiler can vectorise, sums anew.
+        cpu, mem, gpu = np.int64(0), np.int64(0), np.int64(0)
+        for n in range(first, last):
+            x = min(free[a, n, CPU], free[b, n, CPU])
+            y = min(free[a, n, MEM], free[b, n, MEM])
+            z = min(free[a, n, GPU], free[b, n, GPU])
+            free[target, n, CPU] = x
+            free[target, n, MEM] = y
+            free[target, n, GPU] = z
+            cpu += x
+            mem += y
+            gpu += z
+        total[target, pool, CPU] = cpu
+        total[target, pool, MEM] = mem
+        total[target, pool, GPU] = gpu
+        return
     cpu, mem, gpu = np.int64(0), np.int64(0), np.int64(0)
     for n in range(first, last):
         cpu -= free[target, n, CPU]

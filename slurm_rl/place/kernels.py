@@ -60,6 +60,8 @@ def _fill(w: Record, s: int, view: int, first: int, last: int, start: int) -> in
         at += 1
         if at == last:
             at = first
+        if free[view, n, CPU] < cpu:
+            continue  # the usual case on a busy cluster: full
         if shared:
             units = capacity(w, s, view, n, left)
         else:
@@ -225,38 +227,81 @@ def shift(w: Record, s: int, view: int, n: int, units: int, gpus: int, sign: int
 @inlined
 def take(w: Record, s: int, view: int, count: int) -> None:
     """Takes the placement in `t.spot(w)` out of a view."""
-    for i in range(count):
-        shift(w, s, view, t.spot(w).node[i], t.spot(w).units[i], t.spot(w).gpus[i], TAKE)
+    spot = t.spot(w)
+    if t.used(w).shape[2] > 0:
+        for i in range(count):
+            shift(w, s, view, spot.node[i], spot.units[i], spot.gpus[i], TAKE)
+    else:
+        shapes, free = t.shapes(w), t.free(w)
+        cpu, mem, gpu = shapes.cpu[s], shapes.mem[s], shapes.gpu[s]
+        for i in range(count):
+            n, units = spot.node[i], spot.units[i]
+            free[view, n, CPU] -= units * cpu
+            if mem > 0:
+                free[view, n, MEM] -= units * mem
+            if gpu > 0:
+                free[view, n, GPU] -= units * gpu
+        _sums(w, s, view, -shapes.units[s])
+
+
+@inlined
+def _sums(w: Record, s: int, view: int, units: int) -> None:
+    """Adds units of a shape to the sums over its pool."""
+    shapes, total = t.shapes(w), t.total(w)
+    pool = shapes.pool[s]
+    total[view, pool, CPU] += units * shapes.cpu[s]
+    total[view, pool, MEM] += units * shapes.mem[s]
+    total[view, pool, GPU] += units * shapes.gpu[s]
 
 
 @kernel
 def record(w: Record, count: int) -> int:
     """Writes the placement in `t.spot(w)` into the arena; the chain that holds it."""
+    entries, spot = t.entries(w), t.spot(w)
     chain = 0
+    spare = entries.next[0]
     for i in range(count - 1, -1, -1):
-        e = t.entries(w).next[0]
-        t.entries(w).next[0] = t.entries(w).next[e]
-        t.entries(w).node[e] = t.spot(w).node[i]
-        t.entries(w).units[e] = t.spot(w).units[i]
-        t.entries(w).gpus[e] = t.spot(w).gpus[i]
-        t.entries(w).next[e] = chain
+        e = spare
+        spare = entries.next[e]
+        entries.node[e] = spot.node[i]
+        entries.units[e] = spot.units[i]
+        entries.gpus[e] = spot.gpus[i]
+        entries.next[e] = chain
         chain = e
+    entries.next[0] = spare
     return chain
 
 
 @kernel
 def apply(w: Record, s: int, view: int, chain: int, sign: int) -> None:
     """Takes (TAKE) a chain's holdings out of a view, or gives them back (GIVE)."""
+    entries = t.entries(w)
+    if t.used(w).shape[2] > 0:
+        while chain > 0:
+            shift(w, s, view, entries.node[chain], entries.units[chain], entries.gpus[chain], sign)
+            chain = entries.next[chain]
+        return
+    shapes, free = t.shapes(w), t.free(w)
+    cpu, mem, gpu = sign * shapes.cpu[s], sign * shapes.mem[s], sign * shapes.gpu[s]
     while chain > 0:
-        shift(w, s, view, t.entries(w).node[chain], t.entries(w).units[chain], t.entries(w).gpus[chain], sign)
-        chain = t.entries(w).next[chain]
+        n, units = entries.node[chain], entries.units[chain]
+        free[view, n, CPU] += units * cpu
+        if mem != 0:
+            free[view, n, MEM] += units * mem
+        if gpu != 0:
+            free[view, n, GPU] += units * gpu
+        chain = entries.next[chain]
+    _sums(w, s, view, sign * shapes.units[s])
 
 
 @kernel
 def forget(w: Record, chain: int) -> None:
     """Returns a chain's entries to the arena."""
+    entries = t.entries(w)
+    spare = entries.next[0]
     while chain > 0:
-        following = t.entries(w).next[chain]
-        t.entries(w).next[chain] = t.entries(w).next[0]
-        t.entries(w).next[0] = chain
+        following = entries.next[chain]
+        entries.next[chain] = spare
+        spare = chain
         chain = following
+    entries.next[0] = spare
