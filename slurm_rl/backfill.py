@@ -9,8 +9,9 @@ import numpy as np
 
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import BOTH, CPU, EXTRA, GIVE, GPU, MEM, NEVER, NOW, Record
+from slurm_rl.domain.links import INT, LIST, by_address
 from slurm_rl.jit import inlined, kernel
-from slurm_rl.place.kernels import ROUND_ROBIN, apply, place, record, take
+from slurm_rl.place.kernels import ROUND_ROBIN, apply, call_place, record, take
 from slurm_rl.place.room import fits_totals
 
 NONE, FIRSTFIT, EASY, CONSERVATIVE, SLURM = np.arange(5)
@@ -20,27 +21,29 @@ BACKFILLS = {"none": NONE, "firstfit": FIRSTFIT, "easy": EASY, "conservative": C
 @kernel
 def begin(w: Record, j: int, now: int, count: int) -> None:
     """Gives job `j` the placement in `t.spot(w)` and enters it among the running."""
+    pools = t.pools(w)
     s = np.int64(t.jobs(w).request[j])
     take(w, s, NOW, count)
     t.live(w).held[j] = record(w, count)
     pool = t.shapes(w).pool[s]
     if w.placer == ROUND_ROBIN:
-        t.pools(w).cursor[pool] = t.spot(w).node[count - 1] + 1
-        if t.pools(w).cursor[pool] >= t.pools(w).last_node[pool]:
-            t.pools(w).cursor[pool] = t.pools(w).first_node[pool]
+        pools.cursor[pool] = t.spot(w).node[count - 1] + 1
+        if pools.cursor[pool] >= pools.last_node[pool]:
+            pools.cursor[pool] = pools.first_node[pool]
     enter_running(w, pool, j, now + t.jobs(w).limit[j])
 
 
 @inlined
 def _running_place(w: Record, pool: int, j: int) -> int:
     """Where a job stands, or belongs, in the pool's running list: by (expected end, index)."""
-    end = t.live(w).expected_end[j]
-    low = t.pools(w).first_job[pool]
-    high = low + t.pools(w).running[pool]
+    pools, live, running = t.pools(w), t.live(w), t.running(w)
+    end = live.expected_end[j]
+    low = pools.first_job[pool]
+    high = low + pools.running[pool]
     while low < high:
         middle = (low + high) >> 1
-        k = t.running(w)[middle]
-        if t.live(w).expected_end[k] < end or (t.live(w).expected_end[k] == end and k < j):
+        k = running[middle]
+        if live.expected_end[k] < end or (live.expected_end[k] == end and k < j):
             low = middle + 1
         else:
             high = middle
@@ -50,20 +53,23 @@ def _running_place(w: Record, pool: int, j: int) -> int:
 @inlined
 def enter_running(w: Record, pool: int, j: int, expected_end: int) -> None:
     """Puts a job on the pool's running list."""
+    pools, running = t.pools(w), t.running(w)
     t.live(w).expected_end[j] = expected_end
     at = _running_place(w, pool, j)
-    for i in range(t.pools(w).first_job[pool] + t.pools(w).running[pool], at, -1):
-        t.running(w)[i] = t.running(w)[i - 1]
-    t.running(w)[at] = j
-    t.pools(w).running[pool] += 1
+    for i in range(pools.first_job[pool] + pools.running[pool], at, -1):
+        running[i] = running[i - 1]
+    running[at] = j
+    pools.running[pool] += 1
 
 
 @inlined
 def leave_running(w: Record, pool: int, j: int) -> None:
     """Takes a job off the pool's running list."""
-    t.pools(w).running[pool] -= 1
-    for i in range(_running_place(w, pool, j), t.pools(w).first_job[pool] + t.pools(w).running[pool]):
-        t.running(w)[i] = t.running(w)[i + 1]
+    pools, running = t.pools(w), t.running(w)
+    at = _running_place(w, pool, j)
+    pools.running[pool] -= 1
+    for i in range(at, pools.first_job[pool] + pools.running[pool]):
+        running[i] = running[i + 1]
 
 
 @kernel
@@ -84,7 +90,7 @@ def meet(w: Record, pool: int, a: int, b: int, target: int, first: int, last: in
     """On nodes first … last of a pool, what is free in both views, sums kept right; `target` may be one of them."""
     free, used, total = t.free(w), t.used(w), t.total(w)
     slots = used.shape[2]
-    if slots == 0 and last - first > 1:
+    if slots == 0 and last - first == t.pools(w).last_node[pool] - t.pools(w).first_node[pool]:
         # Everything: plain loops that the compiler can vectorise, sums anew.
         cpu, mem, gpu = np.int64(0), np.int64(0), np.int64(0)
         for n in range(first, last):
@@ -128,7 +134,7 @@ def try_start(w: Record, j: int, now: int, stamp: int) -> bool:
     s = np.int64(t.jobs(w).request[j])
     if t.shapes(w).misfit[s] == stamp:
         return False
-    count = place(w, s, NOW)
+    count = call_place(w, s, NOW)
     if count == 0:
         t.shapes(w).misfit[s] = stamp
         return False
@@ -187,7 +193,7 @@ def reserve_head(w: Record, pool: int) -> None:
             apply(w, np.int64(t.jobs(w).request[j]), EXTRA, live.held[j], GIVE)
             i += 1
         if instant >= earliest:
-            count = place(w, s, EXTRA)
+            count = call_place(w, s, EXTRA)
             if count > 0:
                 take(w, s, EXTRA, count)
                 pools.shadow[pool] = instant
@@ -201,22 +207,31 @@ def try_backfill(w: Record, pool: int, j: int, now: int, stamp: int) -> bool:
     s = np.int64(t.jobs(w).request[j])
     if shapes.misfit[s] == stamp:
         return False
+    if not fits_totals(w, s, NOW):
+        shapes.misfit[s] = stamp
+        return False
     end = now + t.jobs(w).limit[j]
-    unplanned = end > pools.shadow[pool] and not pools.extra_known[pool] and fits_totals(w, s, NOW)
-    if unplanned and (fits_totals(w, s, EXTRA) or not _divisible(w, t.jobs(w).request[pools.head[pool]])):
-        reserve_head(w, pool)
+    if end > pools.shadow[pool]:
+        if shapes.misfit_both[s] == stamp:
+            return False
+        inside = fits_totals(w, s, EXTRA)
+        if not pools.extra_known[pool] and (inside or not _divisible(w, t.jobs(w).request[pools.head[pool]])):
+            reserve_head(w, pool)
+            inside = fits_totals(w, s, EXTRA)
+        # The sums of the extra are right here, planned on nodes or not, and only shrink until the next pass.
+        if end > pools.shadow[pool] and not inside:
+            shapes.misfit_both[s] = stamp
+            return False
     if end <= pools.shadow[pool]:
-        count = place(w, s, NOW)
+        count = call_place(w, s, NOW)
         if count == 0:
             shapes.misfit[s] = stamp
             return False
     else:
-        if shapes.misfit_both[s] == stamp or not fits_totals(w, s, NOW) or not fits_totals(w, s, EXTRA):
-            return False
         if not pools.both_known[pool]:
             meet(w, pool, NOW, EXTRA, BOTH, pools.first_node[pool], pools.last_node[pool])
             pools.both_known[pool] = 1
-        count = place(w, s, BOTH)
+        count = call_place(w, s, BOTH)
         if count == 0:
             shapes.misfit_both[s] = stamp
             return False
@@ -242,6 +257,13 @@ def _divisible(w: Record, s: int) -> bool:
     return alone and everywhere and shapes.per_node[s] >= shapes.units[s]
 
 
+@inlined
+def spent(w: Record, pool: int) -> bool:
+    """Whether nothing is left for anyone: every job takes a CPU or a GPU (or, where slots are told apart, a share)."""
+    total = t.total(w)
+    return total[NOW, pool, CPU] == 0 and total[NOW, pool, GPU] == 0 and t.used(w).shape[2] == 0
+
+
 @kernel
 def easy_pass(
     w: Record,
@@ -255,6 +277,8 @@ def easy_pass(
     started: np.ndarray,
 ) -> int:
     """One pass of `none`, `firstfit` or `easy` over order[first:last]; the number of jobs written to `started`."""
+    pools, jobs, shapes = t.pools(w), t.jobs(w), t.shapes(w)
+    pools.shadow[pool] = -1
     count = 0
     i = first
     while i < last:
@@ -262,34 +286,53 @@ def easy_pass(
         if try_start(w, j, now, stamp):
             started[count] = j
             count += 1
+            if backfill == FIRSTFIT and spent(w, pool):
+                break
         elif backfill != FIRSTFIT:
             break
         i += 1
-    t.pools(w).shadow[pool] = -1
+    if backfill != EASY:
+        return count
     # Without room for anyone behind the head, its reservation need not be planned.
-    if backfill != EASY or i >= last or not any_fits(w, order, i + 1, last, stamp):
+    k = next_fitting(w, order, i + 1, last, stamp)
+    if k >= last:
         return count
     if w.placer == ROUND_ROBIN or t.used(w).shape[2] > 0:
         # Round-robin's choice depends on what starts before, and sums do not tell when shared GPUs become whole.
-        t.pools(w).head[pool] = order[i]
-        t.pools(w).shadow[pool] = now
+        pools.head[pool] = order[i]
+        pools.shadow[pool] = now
         reserve_head(w, pool)
     else:
         foresee(w, pool, order[i])
-    for k in range(i + 1, last):
-        if try_backfill(w, pool, order[k], now, stamp):
-            started[count] = order[k]
+    while k < last:
+        j = order[k]
+        s = np.int64(jobs.request[j])
+        # Long queues are walked at every pass: what is known of a shape is asked before anything is called.
+        hopeless = shapes.misfit[s] == stamp or (
+            shapes.misfit_both[s] == stamp and now + jobs.limit[j] > pools.shadow[pool]
+        )
+        if not hopeless and try_backfill(w, pool, j, now, stamp):
+            started[count] = j
             count += 1
+            if spent(w, pool):
+                break
+        k += 1
     return count
 
 
-@kernel
-def any_fits(w: Record, order: np.ndarray, first: int, last: int, stamp: int) -> bool:
-    """Whether the sums over the pool leave room for at least one of these jobs."""
-    for i in range(first, last):
-        s = np.int64(t.jobs(w).request[order[i]])
-        if t.shapes(w).misfit[s] != stamp:
+call_easy_pass = by_address("easy_pass", easy_pass, INT, INT, INT, INT, LIST, INT, INT, INT, LIST)
+
+
+@inlined
+def next_fitting(w: Record, order: np.ndarray, first: int, last: int, stamp: int) -> int:
+    """The first position of a job for which the sums over the pool leave room; `last`, or beyond, if there is none."""
+    jobs, shapes = t.jobs(w), t.shapes(w)
+    at = first
+    while at < last:
+        s = np.int64(jobs.request[order[at]])
+        if shapes.misfit[s] != stamp:
             if fits_totals(w, s, NOW):
-                return True
-            t.shapes(w).misfit[s] = stamp
-    return False
+                break
+            shapes.misfit[s] = stamp
+        at += 1
+    return at

@@ -13,9 +13,10 @@ import numpy as np
 from slurm_rl.backfill import begin
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import CPU, GPU, GPU_MILLI, MEM, NOW, Array, Record
+from slurm_rl.domain.links import INT, LIST, by_address
 from slurm_rl.jit import inlined, kernel
-from slurm_rl.place.kernels import place
-from slurm_rl.profile import MORE_ROWS
+from slurm_rl.place.kernels import call_place
+from slurm_rl.profile import MORE_ROWS, row_at
 
 # sched/backfill's shape, with Slurm's defaults: bf_interval, bf_max_job_test, bf_window, bf_resolution, and the main
 # scheduler's default_queue_depth.
@@ -84,7 +85,7 @@ def _add(w: Record, first: int, last: int, s: int, chain: int, sign: int) -> Non
 def _split(w: Record, count: int, instant: int) -> int:
     """Makes sure that a row begins at `instant`, which is later than the first; the new number of rows."""
     rows, amount = t.rows(w), t.amount(w)
-    at = _row_at(w, count, instant)
+    at = row_at(w, count, instant)
     if at < count and rows.time[at] == instant:
         return count
     for i in range(count, at - 1, -1):  # the new row is a copy of the one before it
@@ -94,19 +95,6 @@ def _split(w: Record, count: int, instant: int) -> int:
                 amount[i, c, r] = amount[i - 1, c, r]
     rows.time[at] = instant
     return count + 1
-
-
-@inlined
-def _row_at(w: Record, count: int, instant: int) -> int:
-    """The first row that begins at or after `instant`."""
-    low, high = 0, count
-    while low < high:
-        middle = (low + high) >> 1
-        if t.rows(w).time[middle] < instant:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 @kernel
@@ -178,7 +166,7 @@ def slurm_cycle(w: Record, now: int, pool: int, order: Array, first: int, last: 
     for i in range(first, last):
         s = np.int64(t.jobs(w).request[order[i]])
         if shapes.misfit[s] != stamp and shapes.misfit_both[s] != stamp:
-            if place(w, s, NOW) > 0:
+            if call_place(w, s, NOW) > 0:
                 shapes.misfit_both[s] = stamp  # here: known to fit at the beginning of the cycle
             else:
                 shapes.misfit[s] = stamp
@@ -198,11 +186,11 @@ def slurm_cycle(w: Record, now: int, pool: int, order: Array, first: int, last: 
         # A cycle only uses resources up: a job like an earlier one, and no shorter, cannot begin before it.
         at = 0
         if shapes.plan_stamp[s] == stamp and limit >= shapes.plan_limit[s]:
-            at = _row_at(w, count, shapes.plan_time[s])
+            at = row_at(w, count, shapes.plan_time[s])
         at = _earliest(w, count, s, limit, at, horizon)
         entries = 0
         if at == 0:
-            entries = 0 if shapes.misfit[s] == stamp else place(w, s, NOW)
+            entries = 0 if shapes.misfit[s] == stamp else call_place(w, s, NOW)
             if entries == 0:
                 shapes.misfit[s] = stamp
                 at = _earliest(w, count, s, limit, np.int64(1), horizon)  # enough in sum, but not on nodes
@@ -213,7 +201,7 @@ def slurm_cycle(w: Record, now: int, pool: int, order: Array, first: int, last: 
             continue
         start = t.rows(w).time[at]
         count = _split(w, count, start + limit)
-        stop = _row_at(w, count, start + limit)
+        stop = row_at(w, count, start + limit)
         if entries > 0:
             begin(w, j, now, entries)
             _add(w, at, stop, s, t.live(w).held[j], -1)
@@ -222,3 +210,6 @@ def slurm_cycle(w: Record, now: int, pool: int, order: Array, first: int, last: 
         else:
             _promise(w, at, stop, s)
     return starts
+
+
+call_slurm_cycle = by_address("slurm_cycle", slurm_cycle, INT, INT, INT, LIST, INT, INT, INT, LIST)

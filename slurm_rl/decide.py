@@ -11,20 +11,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slurm_rl.backfill import BACKFILLS, CONSERVATIVE, EASY, NONE, easy_pass
-from slurm_rl.cycle import INTERVAL, MAIN_DEPTH, slurm_cycle
+from slurm_rl.backfill import BACKFILLS, CONSERVATIVE, EASY, NONE, call_easy_pass
+from slurm_rl.cycle import INTERVAL, MAIN_DEPTH, call_slurm_cycle
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import Array
+from slurm_rl.domain.links import link
 from slurm_rl.domain.snapshot import Plan, Reason, Snapshot, Start
 from slurm_rl.domain.tables import World, enough_rows
 from slurm_rl.errors import unknown_name
 from slurm_rl.jit import kernel
+from slurm_rl.linking import link_kernels
 from slurm_rl.place.kernels import PLACERS
 from slurm_rl.policy.fairshare import fair_tree, hold
 from slurm_rl.policy.heuristics import GIVEN, MULTIFACTOR
-from slurm_rl.policy.order import order_queue, site_factor, starving, weight_sum
+from slurm_rl.policy.order import call_order_queue, site_factor, starving, weight_sum
 from slurm_rl.policy.registry import PolicySpec, settings_for
-from slurm_rl.profile import conservative_pass
+from slurm_rl.profile import call_conservative_pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,8 @@ def decide(
     for key, value in settings.items():
         world[key] = value
     world["calculated"] = calculated
+    link_kernels(world)
+    link(world, "order_queue")
     _make_scratch(world)
     if scores is not None and not fallback:
         world["live"]["score"][snapshot.pending] = scores
@@ -151,7 +155,7 @@ def _rank(world: Array, now: float, queue: Array) -> tuple[Array, Array, Array, 
     """The pool's jobs in order, with their scores, site factors, and whether they were promoted."""
     w = world[0]
     count = len(queue)
-    order_queue(w, now, queue, count)
+    call_order_queue(w, now, queue, count)
     order = t.order(w)[:count].copy()
     score, factor, promoted = np.empty(count), np.empty(count), np.empty(count, dtype=np.bool_)
     bound = w.influence * weight_sum(w)
@@ -174,17 +178,17 @@ def _plan_pool(world: Array, now: int, pool: int, queue: Array, cycle: bool) -> 
     count = len(queue)
     if count == 0 or not (changed or (cycle and t.pools(w).due[pool])):
         return 0  # a pool in which nothing has happened has no pass
-    order_queue(w, float(now), queue, count)
+    call_order_queue(w, float(now), queue, count)
     order, started = t.order(w), t.started(w)
     w.stamp += 1
     if w.backfill <= EASY:
-        starts = easy_pass(w, w.backfill, now, pool, order, 0, count, w.stamp, started)
+        starts = call_easy_pass(w, w.backfill, now, pool, order, 0, count, w.stamp, started)
     elif w.backfill == CONSERVATIVE:
-        starts = conservative_pass(w, now, pool, order, 0, count, t.pools(w).change[pool] == 3, started)
+        starts = call_conservative_pass(w, now, pool, order, 0, count, t.pools(w).change[pool] == 3, started)
     elif cycle:
-        starts = slurm_cycle(w, now, pool, order, 0, count, w.stamp, started)
+        starts = call_slurm_cycle(w, now, pool, order, 0, count, w.stamp, started)
     else:
-        starts = easy_pass(w, NONE, now, pool, order, 0, min(count, MAIN_DEPTH), w.stamp, started)
+        starts = call_easy_pass(w, NONE, now, pool, order, 0, min(count, MAIN_DEPTH), w.stamp, started)
     if w.track_usage:
         for i in range(starts):
             j = started[i]

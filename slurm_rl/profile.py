@@ -10,15 +10,16 @@ import numpy as np
 from slurm_rl.backfill import begin, copy_pool, meet
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import FIRST_ROW, GIVE, NOW, SCRATCH, TAKE, Record
+from slurm_rl.domain.links import BOOL, INT, LIST, by_address
 from slurm_rl.jit import inlined, kernel
-from slurm_rl.place.kernels import apply, forget, place, record
+from slurm_rl.place.kernels import apply, call_place, forget, record
 from slurm_rl.place.room import fits_totals
 
 MORE_ROWS = -1  # the profile may need more rows than there are: nothing was done
 
 
 @inlined
-def _find(w: Record, count: int, instant: int) -> int:
+def row_at(w: Record, count: int, instant: int) -> int:
     """The first row that begins at or after `instant`."""
     low, high = 0, count
     while low < high:
@@ -33,7 +34,7 @@ def _find(w: Record, count: int, instant: int) -> int:
 @inlined
 def _split(w: Record, count: int, pool: int, instant: int) -> int:
     """Makes sure that a row begins at `instant` (not before the first row); the new number of rows."""
-    at = _find(w, count, instant)
+    at = row_at(w, count, instant)
     if at < count and t.rows(w).time[at] == instant:
         return count
     for i in range(count, at, -1):
@@ -85,14 +86,14 @@ def _earliest(w: Record, count: int, pool: int, j: int) -> int:
             continue
         view = t.rows(w).row[i]
         # A quick no on the first row alone saves meeting all the others.
-        if place(w, s, view) > 0:
+        if call_place(w, s, view) > 0:
             if k == i + 1:
                 return i
             copy_pool(w, pool, view, SCRATCH)
             first, last = t.pools(w).first_node[pool], t.pools(w).last_node[pool]
             for r in range(i + 1, k):
                 meet(w, pool, SCRATCH, t.rows(w).row[r], SCRATCH, first, last)
-            if place(w, s, SCRATCH) > 0:
+            if call_place(w, s, SCRATCH) > 0:
                 return i
         i += 1
     return -1
@@ -115,7 +116,7 @@ def _occupy(w: Record, count: int, pool: int, j: int, start: int, chain: int, si
     end = start + t.jobs(w).limit[j]
     count = _split(w, count, pool, start)
     count = _split(w, count, pool, end)
-    i = _find(w, count, start)
+    i = row_at(w, count, start)
     while i < count and t.rows(w).time[i] < end:
         apply(w, np.int64(t.jobs(w).request[j]), t.rows(w).row[i], chain, sign)
         i += 1
@@ -158,6 +159,9 @@ def conservative_pass(
             t.live(w).booked_start[j] = start
             count = _occupy(w, count, pool, j, start, t.live(w).booked[j], TAKE)
     return starts
+
+
+call_conservative_pass = by_address("conservative_pass", conservative_pass, INT, INT, INT, LIST, INT, INT, BOOL, LIST)
 
 
 @inlined

@@ -12,7 +12,7 @@ from slurm_rl.cycle import INTERVAL
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import CPU, GPU, GPU_MILLI, MEM, NEVER, NO, NOW, YES, Array, Record
 from slurm_rl.jit import inlined, kernel
-from slurm_rl.place.kernels import place
+from slurm_rl.place.kernels import call_place
 from slurm_rl.policy.estimate import finish
 from slurm_rl.policy.fairshare import fair_tree
 from slurm_rl.policy.heuristics import BY_USER
@@ -27,15 +27,17 @@ DONE, BEFORE_PASS, PAUSED, GROW = range(4)  # what `advance` came back for
 
 @inlined
 def _ends(w: Record, now: int) -> None:
-    while w.heap_count > 0 and t.live(w).end[t.heap(w)[0]] == now:
-        j = t.heap(w)[0]
+    live, heap = t.live(w), t.heap(w)
+    while w.heap_count > 0 and live.end[heap[0]] == now:
+        j = heap[0]
         heap_remove(w, np.int64(0))
         # Killed: the limit came before the work was done.
-        t.live(w).state[j] = KILLED if needs(w, j) > t.jobs(w).limit[j] else COMPLETED
+        limit = t.jobs(w).limit[j]
+        live.state[j] = KILLED if now >= live.start[j] + limit and needs(w, j) > limit else COMPLETED
         w.ended += 1
         release(w, j, now)
         if w.source == BY_USER:
-            finish(w, j, now - t.live(w).start[j] + t.live(w).done[j])
+            finish(w, j, now - live.start[j] + live.done[j])
 
 
 @kernel
@@ -205,7 +207,7 @@ def warm_start(world: Array, job: np.ndarray, began: np.ndarray, now: int) -> in
     misfits = 0
     for k in range(len(job)):
         j = job[k]
-        count = place(w, np.int64(t.jobs(w).request[j]), NOW)
+        count = call_place(w, np.int64(t.jobs(w).request[j]), NOW)
         if count == 0:
             misfits += 1
             continue

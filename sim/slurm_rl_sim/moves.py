@@ -12,60 +12,41 @@ from slurm_rl.place.kernels import apply, forget
 from slurm_rl.policy.estimate import estimate
 from slurm_rl.policy.fairshare import hold
 from slurm_rl.policy.heuristics import score_job
-from slurm_rl_sim.state import QUEUED, RUNNING, enqueue, heap_push, heap_remove, touch
-
-
-@kernel
-def _position(w: Record, pool: int, j: int) -> int:
-    """Where a job belongs in its queue: by score where the order is fixed, else by index."""
-    low, high = t.pools(w).queue_first[pool], t.pools(w).queue_last[pool]
-    if w.fixed_order:
-        score = score_job(w, w.code, 0.0, j)
-        t.live(w).score[j] = score
-        # New arrivals mostly belong at the end under FCFS: look there first.
-        if low == high or t.live(w).score[t.queue(w)[high - 1]] > score:
-            return high
-        while low < high:
-            middle = (low + high) >> 1
-            k = t.queue(w)[middle]
-            if t.live(w).score[k] > score or (t.live(w).score[k] == score and k < j):
-                low = middle + 1
-            else:
-                high = middle
-        return low
-    if low == high or t.queue(w)[high - 1] < j:
-        return high
-    while low < high:
-        middle = (low + high) >> 1
-        if t.queue(w)[middle] < j:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+from slurm_rl_sim.state import QUEUED, RUNNING, enqueue, heap_push, heap_remove, queue_place, touch
 
 
 @kernel
 def arrive(w: Record, j: int) -> None:
     """Puts a job into its pool's queue."""
+    pools, live, queue = t.pools(w), t.live(w), t.queue(w)
     pool = t.shapes(w).pool[np.int64(t.jobs(w).request[j])]
     estimate(w, j)
-    at = _position(w, pool, j)
-    new_head = at == t.pools(w).queue_first[pool] and t.pools(w).queue_last[pool] > t.pools(w).queue_first[pool]
+    if w.fixed_order:
+        live.score[j] = score_job(w, w.code, 0.0, j)
+    first, at = pools.queue_first[pool], pools.queue_last[pool]
+    waited = at > first
+    # New arrivals mostly belong at the end, under FCFS and where the order is not kept: look there first.
+    if waited:
+        last = queue[at - 1]
+        if live.score[last] < live.score[j] if w.fixed_order and live.score[last] != live.score[j] else last > j:
+            at = queue_place(w, pool, j)
+    new_head = waited and at == first
     enqueue(w, pool, j, at)
-    t.live(w).state[j] = QUEUED
+    live.state[j] = QUEUED
     # A job that arrives behind others changes nothing for them; one that goes first does.
     touch(w, pool, np.int64(2 if new_head else 1))
-    t.pools(w).fresh[pool] += 1
+    pools.fresh[pool] += 1
 
 
 @kernel
 def release(w: Record, j: int, now: int) -> None:
     """Gives back what a running job holds."""
+    live = t.live(w)
     s = np.int64(t.jobs(w).request[j])
     pool = t.shapes(w).pool[s]
-    apply(w, s, NOW, t.live(w).held[j], GIVE)
-    forget(w, t.live(w).held[j])
-    t.live(w).held[j] = 0
+    apply(w, s, NOW, live.held[j], GIVE)
+    forget(w, live.held[j])
+    live.held[j] = 0
     leave_running(w, pool, j)
     if w.track_usage:
         _hold(w, j, -t.shapes(w).volume[s], now)
@@ -81,40 +62,44 @@ def _hold(w: Record, j: int, change: float, now: int) -> None:
 @kernel
 def slowest(w: Record, j: int) -> float:
     """The speed of a gang: that of its slowest node."""
+    entries, nodes, speeds = t.entries(w), t.nodes(w), t.speed(w)
     row = t.jobs(w).speed_row[j]
     e = t.live(w).held[j]
     speed = np.inf
     while e > 0:
-        speed = min(speed, t.speed(w)[row, t.nodes(w).type[t.entries(w).node[e]]])
-        e = t.entries(w).next[e]
+        speed = min(speed, speeds[row, nodes.type[entries.node[e]]])
+        e = entries.next[e]
     return speed
 
 
 @kernel
 def needs(w: Record, j: int) -> int:
     """Seconds that a placed job still has to run: its remaining work at its nodes' speed, in whole seconds."""
-    run = int(np.floor((t.work(w)[j] - t.live(w).done[j]) / slowest(w, j) + 0.5))
-    return max(run, 1 if t.work(w)[j] >= 1.0 else 0)
+    work = t.work(w)[j]
+    run = int(np.floor((work - t.live(w).done[j]) / slowest(w, j) + 0.5))
+    return max(run, 1 if work >= 1.0 else 0)
 
 
 @kernel
 def launch(w: Record, j: int, now: int, began: int) -> None:
     """Starts the clock of a job that has been given its nodes."""
-    t.live(w).state[j] = RUNNING
-    t.live(w).start[j] = began
-    t.live(w).end[j] = max(began + min(needs(w, j), t.jobs(w).limit[j]), now)
+    live, log, entries = t.live(w), t.log(w), t.entries(w)
+    live.state[j] = RUNNING
+    live.start[j] = began
+    live.end[j] = max(began + min(needs(w, j), t.jobs(w).limit[j]), now)
     heap_push(w, j)
     if w.track_usage:
         _hold(w, j, t.shapes(w).volume[np.int64(t.jobs(w).request[j])], now)
-    at = w.logged
-    t.live(w).log_first[j] = at
-    e = t.live(w).held[j]
-    while e > 0 and at < len(t.log(w)):
-        t.log(w).node[at] = t.entries(w).node[e]
-        t.log(w).units[at] = t.entries(w).units[e]
+    first = w.logged
+    at = first
+    e = live.held[j]
+    while e > 0 and at < len(log):
+        log.node[at] = entries.node[e]
+        log.units[at] = entries.units[e]
         at += 1
-        e = t.entries(w).next[e]
-    t.live(w).log_count[j] = at - w.logged
+        e = entries.next[e]
+    live.log_first[j] = first
+    live.log_count[j] = at - first
     w.logged = at
 
 

@@ -9,23 +9,29 @@ from slurm_rl.backfill import (
     EASY,
     FIRSTFIT,
     NONE,
-    any_fits,
+    call_easy_pass,
     copy_pool,
-    easy_pass,
+    next_fitting,
+    spent,
     try_backfill,
     try_start,
 )
-from slurm_rl.cycle import MAIN_DEPTH, slurm_cycle
+from slurm_rl.cycle import MAIN_DEPTH, call_slurm_cycle
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import GIVE, NOW, SCRATCH, YES, Record
+from slurm_rl.domain.links import BOOL, INT, by_address
 from slurm_rl.jit import inlined, kernel
-from slurm_rl.place.kernels import apply, place, take
+from slurm_rl.place.kernels import apply, call_place, take
+from slurm_rl.place.room import fits_totals
 from slurm_rl.policy.estimate import refresh
 from slurm_rl.policy.heuristics import SRPT
-from slurm_rl.policy.order import order_queue
-from slurm_rl.profile import conservative_pass
+from slurm_rl.policy.order import call_order_queue
+from slurm_rl.profile import call_conservative_pass
 from slurm_rl_sim.moves import arrive, slowest, stop_running
 from slurm_rl_sim.state import QUEUED
+
+# What the last pass of `easy` found: nothing that would last, a reservation that stands, or no room for anyone.
+_UNKNOWN, _STANDS, _NO_ROOM = range(3)
 
 
 @inlined
@@ -34,50 +40,68 @@ def ordered(w: Record, now: int, pool: int) -> tuple[np.ndarray, int, int]:
     head, tail = t.pools(w).queue_first[pool], t.pools(w).queue_last[pool]
     if w.fixed_order:
         return t.queue(w), head, tail
-    order_queue(w, float(now), t.queue(w)[head:tail], tail - head)
+    call_order_queue(w, float(now), t.queue(w)[head:tail], tail - head)
     return t.order(w), 0, tail - head
 
 
 @kernel
 def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
     """Schedules one pool; the number of jobs that start, which are in `t.started(w)`, or MORE_ROWS."""
-    queued = t.pools(w).queue_last[pool] - t.pools(w).queue_first[pool]
+    pools, queue, started = t.pools(w), t.queue(w), t.started(w)
+    head, tail = pools.queue_first[pool], pools.queue_last[pool]
+    queued = tail - head
     if queued == 0:
-        t.pools(w).planned[pool] = 0
+        pools.planned[pool] = _UNKNOWN
         return 0
     backfill = w.backfill
     preempt = w.preempt == 1 and not tick
-    only_arrivals = t.pools(w).change[pool] == 1 and w.fixed_order == 1 and not preempt
-    if backfill <= EASY and only_arrivals and t.pools(w).fresh[pool] < queued:
+    only_arrivals = pools.change[pool] == 1 and w.fixed_order == 1 and not preempt
+    if backfill <= EASY and only_arrivals and pools.fresh[pool] < queued:
         # Nothing has ended and the head is the same: whoever waited still waits, only arrivals can start.
         if backfill == NONE:
             return 0
-        if backfill == FIRSTFIT or t.pools(w).planned[pool]:
+        if backfill == FIRSTFIT or pools.planned[pool] == _STANDS:
             return _arrivals(w, backfill, now, pool)
+        if pools.planned[pool] == _NO_ROOM and not _room_for_arrivals(w, pool):
+            return 0
     # Estimates are renewed at every pass, be it cut short or not, so that a shortcut never shows in the results.
-    head, tail = t.pools(w).queue_first[pool], t.pools(w).queue_last[pool]
-    refresh(w, t.queue(w)[head:tail], queued)
+    refresh(w, queue[head:tail], queued)
     w.stamp += 1
     stamp = w.stamp
-    t.pools(w).stamp[pool] = stamp
+    pools.stamp[pool] = stamp
     if preempt:
-        while _preempt(w, now, pool):
+        while call_preempt(w, now, pool):
             pass
-    elif backfill <= EASY and not any_fits(w, t.queue(w), head, tail, stamp):
-        t.pools(w).planned[pool] = 0
+    elif backfill <= EASY and w.fixed_order == 0 and next_fitting(w, queue, head, tail, stamp) == tail:
+        pools.planned[pool] = _NO_ROOM
         return 0  # whatever the order, nothing fits
     order, first, last = ordered(w, now, pool)
     if backfill <= EASY:
-        count = easy_pass(w, backfill, now, pool, order, first, last, stamp, t.started(w))
+        count = call_easy_pass(w, backfill, now, pool, order, first, last, stamp, started)
         # The reservation stands while nothing ends; on several nodes, a start may make the placer choose others.
-        alone = t.pools(w).last_node[pool] - t.pools(w).first_node[pool] == 1
-        t.pools(w).planned[pool] = t.pools(w).shadow[pool] >= 0 and (alone or count == 0)
+        alone = pools.last_node[pool] - pools.first_node[pool] == 1
+        pools.planned[pool] = _UNKNOWN
+        if pools.shadow[pool] < 0 or spent(w, pool):
+            pools.planned[pool] = _NO_ROOM
+        elif alone or count == 0:
+            pools.planned[pool] = _STANDS
         return count
     if backfill == CONSERVATIVE:
-        return conservative_pass(w, now, pool, order, first, last, t.pools(w).change[pool] == 3, t.started(w))
+        return call_conservative_pass(w, now, pool, order, first, last, pools.change[pool] == 3, started)
     if tick:
-        return slurm_cycle(w, now, pool, order, first, last, stamp, t.started(w))
-    return easy_pass(w, NONE, now, pool, order, first, min(last, first + MAIN_DEPTH), stamp, t.started(w))
+        return call_slurm_cycle(w, now, pool, order, first, last, stamp, started)
+    return call_easy_pass(w, NONE, now, pool, order, first, min(last, first + MAIN_DEPTH), stamp, started)
+
+
+@inlined
+def _room_for_arrivals(w: Record, pool: int) -> bool:
+    """Whether the sums leave room for one of the jobs that have just arrived."""
+    jobs, shapes = t.jobs(w), t.shapes(w)
+    for j in range(w.fresh, w.arrived):
+        s = np.int64(jobs.request[j])
+        if shapes.pool[s] == pool and fits_totals(w, s, NOW):
+            return True
+    return False
 
 
 @inlined
@@ -111,14 +135,14 @@ def _arrivals(w: Record, backfill: int, now: int, pool: int) -> int:
 
 
 @kernel
-def _preempt(w: Record, now: int, pool: int) -> bool:
+def preempt(w: Record, now: int, pool: int) -> bool:
     """Makes room for the first blocked job by taking running jobs that rank below it, the lowest first."""
     order, first, last = ordered(w, now, pool)
     copy_pool(w, pool, NOW, SCRATCH)
     i = first
     while i < last:
         s = np.int64(t.jobs(w).request[order[i]])
-        count = place(w, s, SCRATCH)
+        count = call_place(w, s, SCRATCH)
         if count == 0:
             break
         take(w, s, SCRATCH, count)
@@ -153,11 +177,14 @@ def _preempt(w: Record, now: int, pool: int) -> bool:
         victims[count] = victim
         count += 1
         apply(w, np.int64(t.jobs(w).request[victim]), SCRATCH, t.live(w).held[victim], GIVE)
-        fits = place(w, np.int64(t.jobs(w).request[blocked]), SCRATCH) > 0
+        fits = call_place(w, np.int64(t.jobs(w).request[blocked]), SCRATCH) > 0
     for k in range(count):
         stop_running(w, victims[k], now, YES)
         arrive(w, victims[k])
     return True
+
+
+call_preempt = by_address("preempt", preempt, BOOL, INT, INT)
 
 
 @inlined

@@ -23,10 +23,12 @@ from slurm_rl.domain.arrays import (
     make_entries,
 )
 from slurm_rl.domain.build import Workload
+from slurm_rl.domain.links import link
 from slurm_rl.domain.snapshot import Snapshot
 from slurm_rl.domain.tables import World, enough_rows, fill_views
 from slurm_rl.errors import InputError, unknown_name
 from slurm_rl.jit import kernel
+from slurm_rl.linking import link_kernels
 from slurm_rl.place.kernels import PLACERS
 from slurm_rl.policy.heuristics import SRPT, STATIC_PRIORITY
 from slurm_rl.policy.registry import PolicySpec, settings_for
@@ -137,6 +139,9 @@ class Simulation:
         )
         for name, value in settings.items():
             world[name] = value
+        link_kernels(world)
+        if settings["preempt"]:
+            link(world, "preempt")
         world["clock"], world["tick"] = start, NEVER
         if settings["backfill"] >= CONSERVATIVE:
             enough_rows(world, 512, on_nodes=settings["backfill"] == CONSERVATIVE)

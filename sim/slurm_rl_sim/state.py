@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from slurm_rl.domain import tables as t
-from slurm_rl.domain.arrays import Record
+from slurm_rl.domain.arrays import Array, Record
 from slurm_rl.jit import inlined, kernel
 
 WAITING, QUEUED, RUNNING, COMPLETED, KILLED, REJECTED = range(6)
@@ -12,51 +14,52 @@ LATENCY_BUCKETS = 64 * 8  # eight to each power of two cycles
 
 
 @inlined
-def _before(w: Record, a: int, b: int) -> bool:
+def _before(live: Any, a: int, b: int) -> bool:
     """Whether job `a` ends before job `b`."""
-    return t.live(w).end[a] < t.live(w).end[b] or (t.live(w).end[a] == t.live(w).end[b] and a < b)
+    return live.end[a] < live.end[b] or (live.end[a] == live.end[b] and a < b)
 
 
-@kernel
-def _sift_up(w: Record, k: int, j: int) -> int:
+@inlined
+def _sift_up(live: Any, heap: Array, k: int, j: int) -> int:
     while k > 0:
         up = (k - 1) >> 1
-        if _before(w, t.heap(w)[up], j):
+        if _before(live, heap[up], j):
             break
-        t.heap(w)[k] = t.heap(w)[up]
+        heap[k] = heap[up]
         k = up
-    t.heap(w)[k] = j
+    heap[k] = j
     return k
 
 
-@kernel
+@inlined
 def heap_push(w: Record, j: int) -> None:
     """Adds a running job, its end known."""
     k = w.heap_count
     w.heap_count = k + 1
-    _sift_up(w, k, j)
+    _sift_up(t.live(w), t.heap(w), k, j)
 
 
 @kernel
 def heap_remove(w: Record, at: int) -> None:
     """Removes the entry at a position of the heap."""
+    live, heap = t.live(w), t.heap(w)
     count = w.heap_count - 1
     w.heap_count = count
     if at == count:
         return
-    j = t.heap(w)[count]
-    k = _sift_up(w, at, j)  # the last entry may end before the removed one's parent
+    j = heap[count]
+    k = _sift_up(live, heap, at, j)  # the last entry may end before the removed one's parent
     while True:
         low = 2 * k + 1
         if low >= count:
             break
-        if low + 1 < count and _before(w, t.heap(w)[low + 1], t.heap(w)[low]):
+        if low + 1 < count and _before(live, heap[low + 1], heap[low]):
             low += 1
-        if _before(w, j, t.heap(w)[low]):
+        if _before(live, j, heap[low]):
             break
-        t.heap(w)[k] = t.heap(w)[low]
+        heap[k] = heap[low]
         k = low
-    t.heap(w)[k] = j
+    heap[k] = j
 
 
 @inlined
@@ -67,37 +70,67 @@ def touch(w: Record, pool: int, change: int) -> None:
     t.pools(w).change[pool] = max(t.pools(w).change[pool], change)
 
 
-@kernel
+@inlined
+def queue_place(w: Record, pool: int, j: int) -> int:
+    """Where a job stands, or belongs, in its pool's queue: by score where the order is fixed, then by index."""
+    live, queue = t.live(w), t.queue(w)
+    low, high = t.pools(w).queue_first[pool], t.pools(w).queue_last[pool]
+    fixed = w.fixed_order == 1
+    score = live.score[j]
+    while low < high:
+        middle = (low + high) >> 1
+        k = queue[middle]
+        if live.score[k] > score if fixed and live.score[k] != score else k < j:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@inlined
 def enqueue(w: Record, pool: int, j: int, at: int) -> None:
     """Inserts a job at a position of its pool's queue."""
-    if t.pools(w).queue_last[pool] == t.pools(w).last_job[pool]:
+    pools, queue = t.pools(w), t.queue(w)
+    first, last = pools.queue_first[pool], pools.queue_last[pool]
+    if last == pools.last_job[pool]:
         # The queue's region is full at its end: close the gap that started jobs left at its front.
-        gap = t.pools(w).queue_first[pool] - t.pools(w).first_job[pool]
-        for i in range(t.pools(w).queue_first[pool], t.pools(w).queue_last[pool]):
-            t.queue(w)[i - gap] = t.queue(w)[i]
-        t.pools(w).queue_first[pool] -= gap
-        t.pools(w).queue_last[pool] -= gap
+        gap = first - pools.first_job[pool]
+        for i in range(first, last):
+            queue[i - gap] = queue[i]
+        pools.queue_first[pool] = first - gap
+        last -= gap
         at -= gap
-    for i in range(t.pools(w).queue_last[pool], at, -1):
-        t.queue(w)[i] = t.queue(w)[i - 1]
-    t.queue(w)[at] = j
-    t.pools(w).queue_last[pool] += 1
+    for i in range(last, at, -1):
+        queue[i] = queue[i - 1]
+    queue[at] = j
+    pools.queue_last[pool] = last + 1
 
 
 @kernel
 def remove_started(w: Record, pool: int, count: int) -> None:
-    """Closes the gaps that started jobs left, towards the head: costs no more than the pass that looked so far."""
-    head, tail = t.pools(w).queue_first[pool], t.pools(w).queue_last[pool]
-    left = count
-    at = head
-    while left > 0 and at < tail:
-        if t.live(w).state[t.queue(w)[at]] == RUNNING:
-            left -= 1
-        at += 1
-    write = at
-    for i in range(at - 1, head - 1, -1):
-        j = t.queue(w)[i]
-        if t.live(w).state[j] != RUNNING:
-            write -= 1
-            t.queue(w)[write] = j
-    t.pools(w).queue_first[pool] = write
+    """Closes the gaps that started jobs left in the queue, towards its nearer end."""
+    pools, queue, started = t.pools(w), t.queue(w), t.started(w)
+    head, tail = pools.queue_first[pool], pools.queue_last[pool]
+    for i in range(count):
+        started[i] = queue_place(w, pool, started[i])
+    first, last = tail, head
+    for i in range(count):
+        at = started[i]
+        queue[at] = -1
+        first, last = min(first, at), max(last, at)
+    if last - head < tail - first:
+        write = last + 1
+        for i in range(last, head - 1, -1):
+            j = queue[i]
+            if j >= 0:
+                write -= 1
+                queue[write] = j
+        pools.queue_first[pool] = write
+    else:
+        write = first
+        for i in range(first, tail):
+            j = queue[i]
+            if j >= 0:
+                queue[write] = j
+                write += 1
+        pools.queue_last[pool] = write

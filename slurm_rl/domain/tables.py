@@ -77,9 +77,13 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "latency": (INT, 1),  # cycles per scheduling pass, in buckets
 }
 
+# Kernels that others call by their address (see links.py).
+LINKS = ("place", "place_tier", "easy_pass", "conservative_pass", "slurm_cycle", "order_queue", "preempt")
+
 WORLD = np.dtype(
     [(f"{name}_ptr", "i8") for name in TABLES]
     + [(f"{name}_{i}", "i8") for name, (_, dimensions) in TABLES.items() for i in range(dimensions)]
+    + [(f"{name}_at", "i8") for name in LINKS]
     + SCALARS,
     align=True,
 )
@@ -99,7 +103,7 @@ class World:
     def copy(self) -> World:
         """Another World with the same content, sharing nothing."""
         other = World(**{name: table.copy() for name, table in self._tables.items()})
-        for name, _ in SCALARS:
+        for name in [name for name, _ in SCALARS] + [f"{name}_at" for name in LINKS]:
             other.record[name] = self.record[name]
         return other
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import CPU, GPU, GPU_MILLI, MEM, TAKE, Record
+from slurm_rl.domain.links import INT, by_address
 from slurm_rl.jit import inlined, kernel
 from slurm_rl.place.room import capacity, fits_totals, node_room
-from slurm_rl.place.tier import place_tier
+from slurm_rl.place.tier import call_place_tier
 
 FIRST_FIT, BEST_FIT, SPREAD, ROUND_ROBIN, TIER = range(5)
 PLACERS = {"first-fit": FIRST_FIT, "best-fit": BEST_FIT, "spread": SPREAD, "round-robin": ROUND_ROBIN, "tier": TIER}
@@ -38,12 +39,15 @@ def place(w: Record, s: int, view: int) -> int:
             start = first
         count = _fill(w, s, view, first, last, start)
     elif how == TIER and t.shapes(w).gpu[s] > 0:  # tiers are about whole GPUs; other jobs go best-fit
-        count = place_tier(w, s, view)
+        count = call_place_tier(w, s, view)
     else:
         count = _fewest(w, s, view, first, last, how == SPREAD)
     if count and t.used(w).shape[2] > 0:
         count = _pick_gpus(w, s, view, count)
     return count
+
+
+call_place = by_address("place", place, INT, INT, INT)
 
 
 @kernel

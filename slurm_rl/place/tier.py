@@ -14,6 +14,7 @@ import numpy as np
 
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import GPU, Array, Record
+from slurm_rl.domain.links import INT, by_address
 from slurm_rl.jit import inlined, kernel
 from slurm_rl.place.room import capacity
 
@@ -159,6 +160,9 @@ def place_tier(w: Record, s: int, view: int) -> int:
         t.spot(w).gpus[count] = 0
         count += 1
     return count
+
+
+call_place_tier = by_address("place_tier", place_tier, INT, INT, INT)
 
 
 @kernel

@@ -11,6 +11,7 @@ import numpy as np
 
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import Record
+from slurm_rl.domain.links import FLOAT, INT, LIST, NOTHING, by_address
 from slurm_rl.jit import inlined, kernel
 from slurm_rl.policy.estimate import refresh
 from slurm_rl.policy.heuristics import GIVEN, multifactor_priority, score_job
@@ -69,3 +70,6 @@ def order_queue(w: Record, now: float, queue: np.ndarray, count: int) -> None:
     sort_by_score(scores, count, order, scratch)
     for i in range(count):
         order[i] = queue[order[i]]
+
+
+call_order_queue = by_address("order_queue", order_queue, NOTHING, FLOAT, LIST, INT)

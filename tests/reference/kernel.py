@@ -7,6 +7,7 @@ import numpy as np
 from reference.model import Ask, Node, View
 from reference.place import tier_best, tier_cost, tier_family
 from slurm_rl.domain.arrays import ENTRY, NODE, POOL, SHAPE
+from slurm_rl.domain.links import link
 from slurm_rl.domain.tables import World
 from slurm_rl.place.kernels import PLACERS, place
 
@@ -37,6 +38,7 @@ def compiled_placement(nodes: list[Node], view: View, ask: Ask, placer: str) -> 
         spot=np.zeros(ask.units + 1, dtype=ENTRY),
     )
     world["placer"] = PLACERS[placer]
+    link(world, "place_tier")
     entries = place(world.record[0], 0, 0)
     spot = world["spot"][:entries]
     return list(zip(spot["node"].tolist(), spot["units"].tolist(), strict=True)) or None
