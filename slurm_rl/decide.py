@@ -26,6 +26,7 @@ from slurm_rl.policy.fairshare import fair_tree, hold
 from slurm_rl.policy.heuristics import GIVEN, MULTIFACTOR
 from slurm_rl.policy.order import call_order_queue, site_factor, starving, weight_sum
 from slurm_rl.policy.registry import PolicySpec, settings_for
+from slurm_rl.policy.sorting import sort_by_score
 from slurm_rl.profile import call_conservative_pass
 
 
@@ -152,21 +153,34 @@ def _prepare(world: Array, now: int) -> None:
 
 @kernel
 def _rank(world: Array, now: float, queue: Array) -> tuple[Array, Array, Array, Array]:
-    """The pool's jobs in order, with their scores, site factors, and whether they were promoted."""
+    """The pool's jobs in order, with the policy's scores, site factors, and whether they were promoted.
+
+    Below full influence the factors are those with which the order was made: by the policy's own rank.
+    """
     w = world[0]
     count = len(queue)
     call_order_queue(w, now, queue, count)
     order = t.order(w)[:count].copy()
-    score, factor, promoted = np.empty(count), np.empty(count), np.empty(count, dtype=np.bool_)
-    bound = w.influence * weight_sum(w)
-    place_of = {np.int64(-1): np.int64(-1)}
+    own = t.scores(w)[:count].copy()
+    if w.influence < 1.0:
+        for i in range(count):
+            own[i] = t.live(w).score[queue[i]]
+    sort_by_score(own, count, t.order(w), t.scratch(w))
+    own_rank, place_of = np.empty(count, dtype=np.int64), {np.int64(-1): np.int64(-1)}
+    for rank in range(count):
+        own_rank[t.order(w)[rank]] = rank
     for i in range(count):
         place_of[queue[i]] = np.int64(i)
+    score, factor, promoted = np.empty(count), np.empty(count), np.empty(count, dtype=np.bool_)
+    bound = w.influence * weight_sum(w)
     for rank in range(count):
         j = order[rank]
-        score[rank] = t.scores(w)[place_of[j]]
-        factor[rank] = site_factor(rank, count, bound)
+        at = place_of[j]
+        score[rank] = own[at]
         promoted[rank] = starving(w, now - t.jobs(w).submit[j], t.live(w).expected[j])
+        factor[rank] = site_factor(own_rank[at] if w.influence < 1.0 else rank, count, bound)
+        if promoted[rank]:
+            factor[rank] = round(bound)
     return order, score, factor, promoted
 
 

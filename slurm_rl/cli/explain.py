@@ -38,7 +38,8 @@ def _text(said: dict[str, Any]) -> str:
     lines += [
         f"  place    {said['rank']} of {said['of']}"
         + ("  (promoted: it has waited too long)" if said["promoted"] else ""),
-        f"  why      {said['policy']['name']} score {said['policy']['score']:.6g}",
+        f"  why      {said['policy']['name']} score {said['policy']['score']:.6g}"
+        + "".join(f"\n             {_feature(c)}" for c in said["features"]),
         f"  run time about {span(estimate['seconds'])} ({span(low)} to {span(high)}), limit {span(job['time_limit'])}",
         f"  start    about {clock(start['time'])} ({clock(start['range'][0])} to {clock(start['range'][1])})"
         + (f"; Slurm says {clock(start['by_slurm'])}" if start["by_slurm"] else ""),
@@ -49,6 +50,14 @@ def _text(said: dict[str, Any]) -> str:
     moves = said["what_would_move_it"]
     lines += [f"  with {m['what']}: place {m['rank']} instead of {m['from']}" for m in moves]
     return "\n".join(lines)
+
+
+def _feature(c: dict[str, Any]) -> str:
+    """What one thing about the job does to its place."""
+    timed = c["feature"] in ("wait", "run time")
+    value, usual = (span(v) if timed else f"{v:.3g}" for v in (c["value"], c["usual"]))
+    effect = f"{'up' if c['places'] > 0 else 'down'} {abs(c['places'])}" if c["places"] else "no place"
+    return f"{c['feature']} {value} (usual {usual}): {effect}"
 
 
 def span(seconds: float) -> str:

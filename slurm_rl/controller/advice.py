@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from slurm_rl.controller.estimates import RunTimes
 from slurm_rl.controller.observe import View
 from slurm_rl.controller.policy import LivePolicy
-from slurm_rl.controller.scores import own_scores, score_jobs
+from slurm_rl.controller.scores import score_new
 from slurm_rl.domain.arrays import JOB, LIVE, POOL, SHAPE, USER, Array
 from slurm_rl.domain.snapshot import Plan
 from slurm_rl.domain.tables import World
 from slurm_rl.policy.registry import settings_for
+
+_YEAR = 365 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,39 @@ class Advice:
     reason: str
 
 
+@dataclass(slots=True)
+class _Line:
+    """A partition's jobs in the policy's own order, those submitted since the tick included."""
+
+    falling: list[float] = field(default_factory=list)  # scores, negated
+    factors: list[int] = field(default_factory=list)
+    best: int = 0  # how often a job came to the front since the tick …
+    worst: int = 0  # … and to the end
+
+    def enter(self, score: float, bound: int) -> tuple[int, int]:
+        """Puts a job in line; its place and its factor: between its neighbours, or a step beyond the first or last.
+
+        Steps get smaller with every job that goes there, so that a long run of ever shorter jobs finds room.
+        """
+        at = bisect.bisect_right(self.falling, -score)
+        above = self.factors[at - 1] if at else None
+        below = self.factors[at] if at < len(self.factors) else None
+        if above is not None and below is not None:
+            factor = (above + below) // 2
+        elif below is not None:
+            self.best += 1
+            factor = below + max((bound - below) // (1 + self.best), 1)
+        elif above is not None:
+            self.worst += 1
+            factor = above - max((above + bound) // (1 + self.worst), 1)
+        else:
+            factor = 0
+        factor = max(-bound, min(bound, factor))
+        self.falling.insert(at, -score)
+        self.factors.insert(at, factor)
+        return at, factor
+
+
 class Advisor:
     """Ranks new jobs against the scores of the last tick; made anew by every tick, used by one thread."""
 
@@ -46,56 +81,91 @@ class Advisor:
         self.run_times = run_times
         self.default_partition = ""
         self.limits: dict[str, int] = {}
-        self.queues: dict[str, tuple[list[float], list[int]]] = {}  # partition -> falling scores (negated), factors
+        self.lines: dict[str, _Line] = {}
         self.gpus_per_cpu: dict[str, float] = {}
+        self.since: list[tuple[float, str, float]] = []  # (time, partition, score) of jobs advised since the tick
         self._world: World | None = None
+        self._alike: dict[str, tuple[Array, Array]] = {}  # partition -> what its jobs are like, and their scores
 
     @classmethod
-    def of(cls, view: View, plan: Plan, wanted: Array, bound: int, policy: LivePolicy, run_times: RunTimes) -> Advisor:
+    def of(
+        cls,
+        view: View,
+        plan: Plan,
+        wanted: Array,
+        bound: int,
+        policy: LivePolicy,
+        run_times: RunTimes,
+        last: Advisor | None = None,
+    ) -> Advisor:
+        """The advisor after a tick; jobs that the last one advised after this tick's snapshot stay in line."""
         self = cls(bound, policy, run_times)
         partitions = view.state.partitions
         self.default_partition = next((p.name for p in partitions if p.default), "")
-        self.limits = {p.name: p.default_time or p.max_time or 365 * 86_400 for p in partitions}
-        if policy.score is not None or len(plan.order) < 2:
+        self.limits = {p.name: p.default_time or p.max_time or _YEAR for p in partitions}
+        if bound <= 0 or not policy.advisable:
             return self
+        self.lines = {p.name: _Line() for p in partitions}
         order = np.array(plan.order, dtype=np.int64)
-        scores = own_scores(view, plan, policy)
+        scores = np.nan_to_num(np.array([reason.score for reason in plan.reasons]), posinf=1e300, neginf=-1e300)
         names = np.array([view.jobs[j].partitions[0] for j in order.tolist()])
         for name in dict.fromkeys(names.tolist()):
             mine = np.flatnonzero(names == name)
             best = mine[np.argsort(-scores[mine], kind="stable")]
-            self.queues[name] = ((-scores[best]).tolist(), wanted[order[best]].tolist())
+            self.lines[name] = _Line((-scores[best]).tolist(), wanted[order[best]].tolist())
+            if policy.context_free:
+                continue
+            jobs, shapes = view.snapshot.world["jobs"], view.snapshot.world["shapes"]
+            rows = order[mine]
+            volume = shapes["volume"][jobs["request"][rows]]
+            waited = np.maximum(view.now - jobs["submit"][rows], 0)
+            self._alike[name] = (_likeness(view.estimate[rows], volume, waited), scores[mine])
         self._world = _one_job(view, policy)
         for p in partitions:
             members = [n for n in view.state.nodes if p.name in n.partitions]
             gpus, cpus = sum(sum(n.gpus.values()) for n in members), sum(n.cpus for n in members)
             self.gpus_per_cpu[p.name] = gpus / max(cpus, 1) if gpus else 1.0
+        for when, name, score in last.since if last is not None and last.policy is policy else []:
+            if when > view.state.taken and name in self.lines:
+                self.lines[name].enter(score, bound)
         return self
 
     def advise(self, job: Submission, now: float) -> Advice | None:
         """None where nothing is known: the job then goes on without a factor until the next tick."""
         partition = (job.partition or self.default_partition).partition(",")[0]
-        queue = self.queues.get(partition)
-        if queue is None or self._world is None:
+        line = self.lines.get(partition)
+        if line is None or self._world is None:
             return None
-        world, limit = self._world, job.limit or self.limits.get(partition, 365 * 86_400)
+        score = self._score(self._world, job, partition, int(now))
+        if not np.isfinite(score):
+            return None
+        at, factor = line.enter(score, self.bound)
+        self.since.append((now, partition, score))
+        return Advice(factor, f"{self.policy.name} would put it at {at + 1} of {len(line.falling)}")
+
+    def _score(self, world: World, job: Submission, partition: str, now: int) -> float:
+        limit = max(job.limit or self.limits.get(partition, _YEAR), 1)
         volume = float(job.gpus) if job.gpus else max(job.cpus, 1) * self.gpus_per_cpu.get(partition, 1.0)
         row = world["jobs"]
-        row["submit"], row["limit"] = int(now), max(limit, 1)
-        row["group"] = self.run_times.groups_of(job.user, job.name, volume, job.gpus > 0, limit)
+        row["submit"], row["limit"] = now, limit
+        row["group"] = self.run_times.known_groups(job.user, job.name, volume, job.gpus > 0, limit)
         world["groups"] = self.run_times.table()
         world["shapes"]["volume"] = max(volume, 1e-9)
-        world["live"]["expected"] = 0.0
-        score = np.empty(1)
-        score_jobs(world.record, float(int(now)), np.zeros(1, dtype=np.int64), score)
-        if not np.isfinite(score[0]):
-            return None
-        falling, factors = queue
-        at = bisect.bisect_right(falling, -float(score[0]))
-        beside = factors[max(at - 1, 0) : at + 1]
-        factor = round(sum(beside) / len(beside))
-        factor = max(-self.bound, min(self.bound, factor))
-        return Advice(factor, f"{self.policy.name} would put it at {at + 1} of {len(falling) + 1}")
+        score = float(score_new(world.record, float(now)))
+        if self.policy.context_free:
+            return score
+        # A network scores a job among the others of its queue: it stands where the job most like it stands.
+        if partition not in self._alike:
+            return 0.0
+        known, scores = self._alike[partition]
+        mine = _likeness(world["live"]["expected"], np.array([volume]), np.zeros(1))
+        return float(scores[int(np.argmin(((known - mine) ** 2).sum(axis=1)))])
+
+
+def _likeness(estimate: Array, volume: Array, waited: Array) -> Array:
+    """What makes two jobs alike to a policy: their run times, their sizes, and less so how long they have waited."""
+    columns = (np.log(np.maximum(estimate, 1.0)), np.log(np.maximum(volume, 1e-3)), 0.3 * np.log1p(waited / 60.0))
+    return np.stack(columns, axis=1)
 
 
 def _one_job(view: View, policy: LivePolicy) -> World:

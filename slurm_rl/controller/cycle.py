@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -17,6 +17,7 @@ from slurm_rl.controller.advice import Advisor
 from slurm_rl.controller.budget import Budget
 from slurm_rl.controller.diff import changes, wanted_factors
 from slurm_rl.controller.estimates import RunTimes
+from slurm_rl.controller.foresee import expected_starts
 from slurm_rl.controller.observe import View, finished_jobs, observe
 from slurm_rl.controller.policy import LivePolicy, load_policy
 from slurm_rl.controller.undo import advised, undo
@@ -155,6 +156,12 @@ class Controller:
             # 6. Read back what was written; the next tick corrects what is not as it should be.
             drifted += self._read_back([c for _, c in batch])
         self._phase("apply", began)
+
+        # 7. Foresee when jobs may start, for those who ask.
+        began = time.perf_counter()
+        if self.view is not None:
+            self.view = replace(self.view, foreseen=expected_starts(view, plan))
+        self._phase("foresee", began)
         self._count(view, plan, len(difference) - applied if mode == "enforce" else len(difference))
         return Tick("done", mode, len(plan.order), len(difference), applied, drifted, note)
 
@@ -331,7 +338,7 @@ class Controller:
 
     def _publish(self, view: View, plan: Plan, wanted: Array, bound: int, number: int) -> None:
         self.observed = (view, plan)
-        self.advisor = Advisor.of(view, plan, wanted, bound, self.policy, self.run_times)
+        self.advisor = Advisor.of(view, plan, wanted, bound, self.policy, self.run_times, self.advisor)
         self.view = TickView(view, plan, wanted, bound, number, self._mode, self.policy)
 
     def _count(self, view: View, plan: Plan, unsettled: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_rl.domain.arrays import GPU_MILLI, GROUP, JOB, LEVELS, USER, Array
+from slurm_rl.domain.arrays import GPU_MILLI, GROUP, JOB, USER, Array
 from slurm_rl.domain.tables import World
 from slurm_rl.jit import kernel
 from slurm_rl.policy.estimate import finish, predict
@@ -45,24 +45,18 @@ class RunTimes:
     """Groups of finished jobs by who ran what, numbered as they appear; never forgets a group, only ages it."""
 
     def __init__(self) -> None:
-        self._number: dict[tuple[object, ...], int] = {}
+        self._number: dict[tuple[object, ...] | None, int] = {}
         self._groups = np.zeros(256, dtype=GROUP)
         self.seen = 0
 
     def groups_of(self, user: str, name: str, volume: float, uses_gpus: bool, limit: int) -> tuple[int, ...]:
         """The groups a job belongs to, from general to specific, as replay forms them; -1: none."""
-        bucket = math.floor(math.log2(max(volume, 1e-3)) + 20) * 2 + uses_gpus
-        exact = round(volume * GPU_MILLI)
-        keys: list[tuple[object, ...]] = [
-            (0, bucket),
-            (1, user),
-            (2, user, bucket),
-            (3, user, exact, limit),
-            (4, user, name, exact),
-        ]
-        return tuple(
-            self._number.setdefault(key, len(self._number)) if key[0] != LEVELS - 1 or name else -1 for key in keys
-        )
+        number, keys = self._number, _keys(user, name, volume, uses_gpus, limit)
+        return tuple(number.setdefault(key, len(number)) if key is not None else -1 for key in keys)
+
+    def known_groups(self, user: str, name: str, volume: float, uses_gpus: bool, limit: int) -> tuple[int, ...]:
+        """The same, of groups that exist by now; may be asked from any thread."""
+        return tuple(self._number.get(key, -1) for key in _keys(user, name, volume, uses_gpus, limit))
 
     def learn(self, jobs: Iterable[Finished]) -> None:
         """Learns from jobs in the order in which they ended."""
@@ -84,3 +78,10 @@ class RunTimes:
             grown[: len(self._groups)] = self._groups
             self._groups = grown
         return self._groups
+
+
+def _keys(user: str, name: str, volume: float, uses_gpus: bool, limit: int) -> tuple[tuple[object, ...] | None, ...]:
+    bucket = math.floor(math.log2(max(volume, 1e-3)) + 20) * 2 + uses_gpus
+    exact = round(volume * GPU_MILLI)
+    named = (4, user, name, exact) if name else None
+    return (0, bucket), (1, user), (2, user, bucket), (3, user, exact, limit), named

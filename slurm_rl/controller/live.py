@@ -18,9 +18,10 @@ from slurm_rl.config import Config, load
 from slurm_rl.controller.advice import Advisor, Submission
 from slurm_rl.controller.cycle import Controller
 from slurm_rl.controller.estimates import Finished, RunTimes
+from slurm_rl.controller.foresee import expected_starts
 from slurm_rl.controller.observe import observe
 from slurm_rl.controller.policy import load_policy
-from slurm_rl.controller.view import what_if
+from slurm_rl.controller.standing import standing_of
 from slurm_rl.decide import Guardrails
 from slurm_rl.errors import InputError
 from slurm_rl.obs.journal import Journal, JournalError
@@ -132,13 +133,17 @@ class ControllerLive:
         left = [{"id": job_id, "why": why} for job_id, why in view.left_alone.items()]
         return {"policy": policy.name, "order": order, "can_start_now": starts, "not_ordered": left}
 
-    def what_if(self, job_id: int) -> list[dict[str, object]]:
+    def standing(self, job_id: int) -> dict[str, Any]:
         if self.controller.observed is None:
-            return []
+            return {}
         view, plan = self.controller.observed
         config = self.config
         guardrails = Guardrails(config.influence, config.starve_age, config.starve_factor)
-        return what_if(view, plan, self.controller.policy, guardrails, job_id)
+        standing = standing_of(view, plan, self.controller.policy, guardrails, job_id)
+        if standing is None:
+            return {}
+        features = [asdict(c) for c in standing.contributions()]
+        return {"features": features, "what_would_move_it": standing.moves()}
 
     def past(self, job_id: int, submit_time: int) -> list[dict[str, object]]:
         names = ("time", "old", "new", "reason", "status")
@@ -224,6 +229,10 @@ def warm_up(live: ControllerLive) -> None:
     run_times.learn([Finished("a", "", 1.0, True, 600, 60.0)])
     view = observe(described(_SAMPLE), run_times, policy.spec)
     plan = policy.plan(view.snapshot, Guardrails(live.config.influence), dict(view.weights))
-    advisor = Advisor.of(view, plan, np.zeros(len(view.jobs), dtype=np.int64), 0, policy, run_times)
+    advisor = Advisor.of(view, plan, np.zeros(len(view.jobs), dtype=np.int64), 1, policy, run_times)
     advisor.advise(Submission("a", "", "p", 1, 1, 600), 1000.0)
+    expected_starts(view, plan, draws=1)
+    standing = standing_of(view, plan, policy, Guardrails(), 1)
+    if standing is not None:
+        standing.contributions()
     live.warm = True

@@ -9,6 +9,7 @@ from slurm_rl.decide import Guardrails, decide
 from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.snapshot import Plan, Snapshot
 from slurm_rl.errors import InputError
+from slurm_rl.policy.heuristics import LEARNED, MULTIFACTOR, STATIC_EQUAL
 from slurm_rl.policy.registry import PolicySpec, parse_policy
 
 Score = Callable[[Snapshot], Array]
@@ -22,6 +23,16 @@ class LivePolicy:
     spec: PolicySpec
     model: str = ""
     score: Score | None = None
+
+    @property
+    def context_free(self) -> bool:
+        """Whether a job's score depends on nothing but the job: not so for networks."""
+        return self.score is None and self.spec.code != LEARNED
+
+    @property
+    def advisable(self) -> bool:
+        """Whether a job can be scored while it is submitted: not by what Slurm has yet to find out about it."""
+        return self.spec.code not in (MULTIFACTOR, STATIC_EQUAL)
 
     def plan(self, snapshot: Snapshot, guardrails: Guardrails, weights: dict[str, float]) -> Plan:
         """Orders the queue; scores that do not fit the queue count as unusable, as `decide` tells."""

@@ -1,4 +1,4 @@
-"""What a tick shows of the queue, and what would move a job in it."""
+"""What a tick shows of the queue."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ import numpy as np
 
 from slurm_rl.controller.observe import View
 from slurm_rl.controller.policy import LivePolicy
-from slurm_rl.controller.scores import own_scores
-from slurm_rl.decide import Guardrails
 from slurm_rl.domain.arrays import Array
-from slurm_rl.domain.snapshot import Plan, Snapshot
+from slurm_rl.domain.snapshot import Plan
 from slurm_rl.obs.queue import JobView
-from slurm_rl.policy.heuristics import BY_USER
 from slurm_rl.slurm.model import SlurmJob
 from slurm_rl.slurm.text import setting
 
@@ -35,6 +32,7 @@ class TickView:
     tick: int
     mode: str
     live_policy: LivePolicy
+    foreseen: Array | None = None  # starts of the jobs in order, once they have been simulated
 
     @property
     def time(self) -> float:
@@ -75,10 +73,6 @@ class TickView:
         return [job for job in self.view.state.jobs if job.job_id in self.view.left_alone]
 
     @cached_property
-    def _scores(self) -> Array:
-        return own_scores(self.view, self.plan, self.live_policy)
-
-    @cached_property
     def _ranks(self) -> list[tuple[int, int]]:
         """Each ordered job's place among those it competes with, and how many these are."""
         seen: Counter[int] = Counter()
@@ -91,7 +85,12 @@ class TickView:
 
     @cached_property
     def _starts(self) -> Array:
-        return _expected_starts(self.view, self.plan)
+        """Starts as foreseen, or, where the simulation says nothing (yet), by the work that lies before each job."""
+        starts = _by_work(self.view, self.plan)
+        if self.foreseen is not None:
+            known = np.isfinite(self.foreseen[:, 0])
+            starts[known] = self.foreseen[known]
+        return starts
 
     def _record(self, position: int) -> SlurmJob:
         order = self.plan.order
@@ -117,7 +116,6 @@ class TickView:
             return JobView(**common, time_limit=job.time_limit or 0, why=view.left_alone[job.job_id])
         j, reason = self.plan.order[position], self.plan.reasons[position]
         rank, of = self._ranks[position]
-        score = float(self._scores[position])
         estimate, spread = float(view.estimate[j]), float(view.spread[j])
         limit = int(view.snapshot.world["jobs"]["limit"][j])
         expected, low, high = (float(t) for t in self._starts[position])
@@ -126,8 +124,8 @@ class TickView:
             time_limit=limit,
             rank=rank,
             of=of,
-            score=score if math.isfinite(score) else 0.0,
-            why=str(replace(reason, rank=rank, of=of, score=score)),
+            score=reason.score if math.isfinite(reason.score) else 0.0,
+            why=str(replace(reason, rank=rank, of=of)),
             promoted=reason.promoted,
             estimate=estimate,
             estimate_range=(estimate * math.exp(-spread), min(estimate * math.exp(spread), float(limit))),
@@ -137,7 +135,7 @@ class TickView:
         )
 
 
-def _expected_starts(view: View, plan: Plan) -> Array:
+def _by_work(view: View, plan: Plan) -> Array:
     """When each job of the plan's order may start, and the range: now if it fits, else when the work before is done.
 
     The work is that of running jobs and of those before it, on the whole pool. The lower end takes every estimate at
@@ -166,50 +164,3 @@ def _expected_starts(view: View, plan: Plan) -> Array:
     found[:, 1] = np.minimum(found[:, 0], found[:, 1])
     found[:, 2] = np.maximum(found[:, 0], found[:, 2])
     return found
-
-
-def what_if(view: View, plan: Plan, policy: LivePolicy, guardrails: Guardrails, job_id: int) -> list[dict[str, object]]:
-    """Where a job would stand with a shorter limit, fewer GPUs, or after another hour of waiting."""
-    j = next((i for i in plan.order if view.jobs[i].job_id == job_id), None)
-    if j is None:
-        return []
-    place = _place(view, plan, j)
-    found: list[dict[str, object]] = []
-
-    def ask(what: str, snapshot: Snapshot) -> None:
-        moved = _place(view, policy.plan(snapshot, guardrails, dict(view.weights)), j)
-        if moved != place:
-            found.append({"what": what, "rank": moved, "from": place})
-
-    limit = int(view.snapshot.world["jobs"]["limit"][j])
-    for shorter in (limit // 2, max(int(view.estimate[j] * 1.2), 60)):
-        if 60 <= shorter < limit:
-            world = view.snapshot.world.copy()
-            world["jobs"]["limit"][j] = shorter
-            if policy.spec.source == BY_USER:
-                world["live"]["version"][j] = -1  # to be estimated anew
-            else:
-                world["live"]["expected"][j] = shorter
-            ask(
-                f"a time limit of {max(shorter // 60, 1)} min instead of {limit // 60}",
-                Snapshot(view.now, world, view.snapshot.pending),
-            )
-    world = view.snapshot.world.copy()
-    row = int(world["jobs"]["request"][j])
-    shapes = np.concatenate([world["shapes"], world["shapes"][row : row + 1]])
-    shapes["volume"][-1] /= 2
-    shapes["units"][-1] = max(int(shapes["units"][-1]) // 2, 1)
-    world["shapes"] = shapes
-    world["jobs"]["request"][j] = len(shapes) - 1
-    ask("half of the GPUs (or CPUs)", Snapshot(view.now, world, view.snapshot.pending))
-    ask(
-        "another hour of waiting, others likewise",
-        Snapshot(view.now + 3600, view.snapshot.world, view.snapshot.pending),
-    )
-    return found
-
-
-def _place(view: View, plan: Plan, j: int) -> int:
-    """The job's place among those it competes with, from 1."""
-    mine = [i for i in plan.order if view.queue[i] == view.queue[j]]
-    return mine.index(j) + 1

@@ -24,7 +24,7 @@ class Reason:
     policy: str
     rank: int  # 0 = first
     of: int
-    score: float
+    score: float  # the policy's own
     promoted: bool  # waited so long that it goes before the policy's order
     fallback: bool  # the policy's scores were unusable: Slurm's own order stands
 
@@ -49,6 +49,6 @@ class Plan:
 
     now: int
     order: tuple[int, ...]  # pending jobs, the first to run first
-    site_factor: tuple[int, ...]  # of the jobs in that order
+    site_factor: tuple[int, ...]  # of the jobs in that order; on top of Slurm's priority they give it, if bounded
     reasons: tuple[Reason, ...]  # of the jobs in that order
     starts: tuple[Start, ...]

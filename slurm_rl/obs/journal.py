@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_rl.errors import SlurmRlError
+from slurm_rl.obs.advice import AdviceLog
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS tick (
@@ -25,8 +26,6 @@ CREATE INDEX IF NOT EXISTS change_time ON change (time);
 CREATE TABLE IF NOT EXISTS touched (
   job_id INTEGER NOT NULL, submit_time INTEGER NOT NULL, value INTEGER NOT NULL, time REAL NOT NULL,
   PRIMARY KEY (job_id, submit_time)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS advice (time REAL NOT NULL, uid INTEGER NOT NULL, value INTEGER NOT NULL);
-CREATE INDEX IF NOT EXISTS advice_time ON advice (time);
 CREATE TABLE IF NOT EXISTS lease (
   one INTEGER PRIMARY KEY CHECK (one = 1), token INTEGER NOT NULL, holder TEXT NOT NULL, expires REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS command (id INTEGER PRIMARY KEY, time REAL NOT NULL, mode TEXT NOT NULL, who TEXT NOT NULL);
@@ -78,6 +77,7 @@ class Journal:
     def __init__(self, path: Path, *, durable: bool = True) -> None:
         self.path = path
         self._lock = threading.Lock()
+        self._advice = AdviceLog(path.with_suffix(".advice"))
         with self._errors():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
@@ -88,6 +88,7 @@ class Journal:
 
     def close(self) -> None:
         with self._lock:
+            self._advice.close()
             self._db.close()
 
     @contextmanager
@@ -207,19 +208,20 @@ class Journal:
         with self._transaction() as db:
             db.execute("DELETE FROM change WHERE time < ?", (before,))
             db.execute("DELETE FROM tick WHERE time < ?", (before,))
-            db.execute("DELETE FROM advice WHERE time < ?", (before,))
+        with self._errors():
+            self._advice.prune(before)
 
     # Advice given at submission, and commands to a running controller.
 
     def advise(self, now: float, uid: int, value: int) -> None:
-        with self._transaction() as db:
-            db.execute("INSERT INTO advice VALUES (?, ?, ?)", (now, uid, value))
+        """Records advice before it is given."""
+        with self._errors():
+            self._advice.append(now, uid, value)
 
     def advice(self, since: float) -> list[tuple[float, int, int]]:
         """(time, uid, SiteFactor) of advice given since."""
-        return [
-            (float(a), b, c) for a, b, c in self._rows("SELECT time, uid, value FROM advice WHERE time >= ?", since)
-        ]
+        with self._errors():
+            return self._advice.read(since)
 
     def command(self, now: float, mode: str, who: str) -> None:
         """Tells every controller on this journal to change its mode."""

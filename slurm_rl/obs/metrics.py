@@ -21,7 +21,7 @@ class Metrics:
         )
         self.tick_seconds = Histogram(
             "slurmrl_tick_seconds",
-            "Seconds a tick spent in a phase: observe, decide, apply.",
+            "Seconds a tick spent in a phase: observe, decide, apply, foresee.",
             ["phase"],
             buckets=(0.01, 0.03, 0.1, 0.25, 0.5, 1, 3, 10, 30),
             registry=registry,

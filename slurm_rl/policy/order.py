@@ -60,6 +60,7 @@ def order_queue(w: Record, now: float, queue: np.ndarray, count: int) -> None:
         for rank in range(count):
             ranks[order[rank]] = rank
         for i in range(count):
+            t.live(w).score[queue[i]] = scores[i]  # the policy's own, for those who explain
             scores[i] = multifactor_priority(w, now, queue[i]) + site_factor(ranks[i], count, bound)
     for i in range(count):
         j = queue[i]

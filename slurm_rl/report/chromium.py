@@ -38,7 +38,7 @@ class Page:
         self.events: list[dict[str, Any]] = []  # what the browser told without being asked
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Network"):
+        for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
@@ -69,8 +69,10 @@ class Page:
         message: dict[str, Any] = json.loads(text)
         return message
 
-    def open(self, path: Path, *, width: int = 1280, height: int = 900, scale: float = 1, dark: bool = False) -> None:
-        """Opens a file in a window of this size, and waits until it is loaded."""
+    def open(
+        self, page: Path | str, *, width: int = 1280, height: int = 900, scale: float = 1, dark: bool = False
+    ) -> None:
+        """Opens a file or an address in a window of this size, and waits until it is loaded."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=scale, mobile=width < 600,
@@ -78,7 +80,7 @@ class Page:
         theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[theme])
         self.events.clear()
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         while not any(e.get("method") == "Page.loadEventFired" for e in self.events):
             self.events.append(self._next())
 

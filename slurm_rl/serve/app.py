@@ -19,7 +19,6 @@ from slurm_rl.serve.live import Live
 from slurm_rl.serve.peers import Peer, peer_of
 from slurm_rl.serve.schemas import ModeRequest, Problem, RankRequest, SubmitAnswer, SubmitRequest
 
-_NAMES = "name account user_name partition qos features prefer gpu_type array".split()
 _REFUSALS: dict[int | str, dict[str, Any]] = {code: {"model": Problem} for code in (401, 403, 404, 413, 422, 503, 504)}
 
 
@@ -49,10 +48,7 @@ def make_app(live: Live, *, token: str | None = None, seconds: float = 0.2, conc
     async def submit(job: SubmitRequest, peer: Asker) -> Any:
         """Advice for a job that is being submitted; {} in shadow mode and whenever nothing is known."""
         peer.must_write()
-        asked = job.model_dump(exclude_none=True)
-        # The plugin sends bytes beyond ASCII as \u00XX.
-        asked |= {name: asked[name].encode("latin-1", "replace").decode(errors="replace") for name in _NAMES}
-        return live.advise(asked)
+        return live.advise(job.asked())
 
     @app.post("/v1/rank")
     async def rank(request: RankRequest, peer: Asker) -> dict[str, Any]:
@@ -81,9 +77,9 @@ def make_app(live: Live, *, token: str | None = None, seconds: float = 0.2, conc
             raise HTTPException(404, f"job {job_id} was not pending at the last tick")
         if not peer.writer and job.user != await peer.name():
             raise HTTPException(404 if view.private else 403, f"job {job_id} is not yours")
-        moves = await asyncio.to_thread(live.what_if, job_id)
+        standing = await asyncio.to_thread(live.standing, job_id)
         past = await asyncio.to_thread(live.past, job.job_id, job.submit_time)
-        return explanation(view, job) | {"what_would_move_it": moves, "changes": past}
+        return {"features": [], "what_would_move_it": [], "changes": past} | explanation(view, job) | standing
 
     @app.post("/v1/reload")
     async def reload(peer: Asker) -> dict[str, Any]:

@@ -1,60 +1,129 @@
-"""The dashboard: one self-contained page that reads /v1/queue."""
+"""The dashboard: one self-contained page that reads /v1/queue, and explains a job when its row is chosen."""
 
 from __future__ import annotations
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>slurm-rl</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">
 <style>
-:root { color-scheme: light dark; --line: #8884; --soft: #8888; --accent: #2a7de1 }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem }
-h1 { font-size: 1.3rem; margin: 0 } header { display: flex; gap: 1.5rem; align-items: baseline; flex-wrap: wrap }
-header span { color: var(--soft) } header b { color: var(--accent) }
-table { border-collapse: collapse; width: 100%; margin-top: 1rem; font-variant-numeric: tabular-nums }
-th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid var(--line); white-space: nowrap }
-th { font-weight: 600 } td.n, th.n { text-align: right } td.why { white-space: normal; color: var(--soft) }
-tr.alone td { color: var(--soft) } #problem { color: #c33 }
-</style></head><body>
-<header><h1>slurm-rl</h1><span>cluster <b id="cluster"></b></span><span>mode <b id="mode"></b></span>
-<span>policy <b id="policy"></b></span><span>pending <b id="pending"></b></span>
-<span>as of <b id="time"></b></span></header>
+:root { color-scheme: light dark; --page: light-dark(#f6f7f9, #0e1116); --card: light-dark(#fff, #171b22);
+  --ink: light-dark(#1a1f27, #e4e8ee); --soft: light-dark(#5a6472, #98a3b3); --line: light-dark(#dfe3e9, #2a303a);
+  --accent: light-dark(#1f63c6, #6ba4f8); --good: light-dark(#1b7f4b, #4cc38a); --bad: light-dark(#b3261e, #f2857d) }
+* { box-sizing: border-box }
+body { font: 15px/1.45 system-ui, sans-serif; margin: 0; background: var(--page); color: var(--ink) }
+main { max-width: 78rem; margin: 0 auto; padding: 1.25rem 1rem 3rem }
+header { display: flex; align-items: center; gap: .75rem; flex-wrap: wrap; margin-bottom: 1rem }
+h1 { font-size: 1.25rem; margin: 0 } h2 { font-size: 1rem; margin: 0 0 .4rem }
+.badge { padding: .1rem .6rem; border-radius: 1rem; font-weight: 600; font-size: .85rem; color: #fff;
+  background: #6b7280 }
+.badge.enforce { background: #1b7f4b } .badge.shadow { background: #4457c8 }
+#problem { color: var(--bad); margin: 0 0 .75rem } #problem:empty { display: none }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); gap: .75rem }
+.tiles div, .card { background: var(--card); border: 1px solid var(--line); border-radius: .6rem;
+  padding: .65rem .85rem }
+.tiles span { display: block; color: var(--soft); font-size: .8rem }
+.tiles b { font-size: 1.15rem; font-weight: 600; overflow-wrap: anywhere }
+.card { margin-top: .75rem; overflow-x: auto }
+.bar { display: flex; justify-content: space-between; gap: 1rem; align-items: center; flex-wrap: wrap }
+input { font: inherit; color: inherit; background: var(--page); border: 1px solid var(--line); border-radius: .4rem;
+  padding: .25rem .6rem; min-width: 14rem }
+table { border-collapse: collapse; width: 100%; margin-top: .5rem; font-variant-numeric: tabular-nums }
+th, td { text-align: left; padding: .34rem .6rem; border-bottom: 1px solid var(--line); white-space: nowrap }
+th { font-weight: 600; font-size: .8rem; color: var(--soft) }
+td.n, th.n { text-align: right } td.why { white-space: normal; min-width: 16rem; color: var(--soft) }
+tbody tr { cursor: pointer } tbody tr:hover, tbody tr:focus { background: var(--page); outline: none }
+tr.alone td { color: var(--soft) } tr.promoted td:first-child::after { content: " ↑"; color: var(--good) }
+.up { color: var(--good) } .down { color: var(--bad) } ul { margin: .2rem 0 .6rem; padding-left: 1.2rem }
+</style></head><body><main>
+<header><h1>slurm-rl</h1><span class="badge" id="mode"></span></header>
 <p id="problem" role="status"></p>
+<form id="ask" hidden><label>Token <input id="token" type="password" autocomplete="off"></label></form>
+<section class="tiles"><div><span>cluster</span><b id="cluster">–</b></div><div><span>policy</span><b id="policy">–</b>
+</div><div><span>pending</span><b id="pending">–</b></div><div><span>most a SiteFactor may be</span><b id="bound">–</b>
+</div><div><span>as of</span><b id="time">–</b></div></section>
+<section class="card" id="chosen" hidden aria-live="polite"></section>
+<section class="card"><div class="bar"><h2 id="shown">Queue</h2>
+<input id="filter" type="search" placeholder="user, name or job id" aria-label="filter"></div>
 <table><thead><tr><th class="n">#</th><th class="n">job</th><th>user</th><th>name</th><th class="n">GPUs</th>
-<th class="n">waits</th><th class="n">estimate</th><th class="n">starts in</th><th class="n">SiteFactor</th>
-<th>why</th></tr>
-</thead><tbody id="rows"></tbody></table>
+<th class="n">waits</th><th class="n">runs for</th><th class="n">starts in</th><th class="n">SiteFactor</th>
+<th>why</th></tr></thead><tbody id="rows"></tbody></table></section></main>
 <script>
+const $ = id => document.getElementById(id);
 const span = s => s == null ? "" : s < 90 ? Math.round(s) + " s" : s < 5400 ? Math.round(s / 60) + " min" :
   s < 172800 ? (s / 3600).toFixed(1) + " h" : (s / 86400).toFixed(1) + " d";
-const show = (id, text) => document.getElementById(id).textContent = text;
+const make = (tag, text, kind) => Object.assign(document.createElement(tag),
+  {textContent: text ?? "", className: kind || ""});
+let said = null;
+async function get(path) {
+  const token = sessionStorage.getItem("token");
+  const answer = await fetch(path, {headers: token ? {Authorization: "Bearer " + token} : {}});
+  $("ask").hidden = answer.status !== 401;
+  const content = await answer.json();
+  if (!answer.ok) throw new Error(content.detail);
+  return content;
+}
+function row(job) {
+  const tr = make("tr", "", job.rank < 0 ? "alone" : job.promoted ? "promoted" : "");
+  const until = t => Math.max(0, t - said.time);
+  const start = job.expected_start == null ? "" : job.expected_range[1] - job.expected_range[0] < 60 ?
+    span(until(job.expected_start)) : span(until(job.expected_range[0])) + " – " + span(until(job.expected_range[1]));
+  const factor = job.site_factor == null ? "" : job.rank < 0 || job.site_factor === job.wanted ? job.site_factor :
+    job.site_factor + " → " + job.wanted;
+  const why = job.why.replace(/^\\d+ of \\d+: /, "");
+  tr.append(make("td", job.rank < 0 ? "" : job.rank + 1, "n"), make("td", job.job_id, "n"), make("td", job.user),
+    make("td", job.name), make("td", job.gpus, "n"), make("td", span(job.wait), "n"),
+    make("td", job.rank < 0 ? "" : span(job.estimate), "n"), make("td", start, "n"), make("td", factor, "n"),
+    make("td", why, "why"));
+  tr.tabIndex = 0;
+  tr.onclick = () => explain(job.job_id);
+  tr.onkeydown = event => { if (event.key === "Enter") explain(job.job_id) };
+  return tr;
+}
+function draw() {
+  const wanted = $("filter").value.trim().toLowerCase();
+  const jobs = said.jobs.filter(j => !wanted || [j.user, j.name, String(j.job_id)].some(
+    text => text.toLowerCase().includes(wanted)));
+  $("rows").replaceChildren(...jobs.map(row));
+  $("shown").textContent = jobs.length < said.pending ? `Queue, ${jobs.length} of ${said.pending}` : "Queue";
+}
+async function explain(id) {
+  const box = $("chosen");
+  box.hidden = false;
+  try {
+    const job = await get(`/v1/jobs/${id}/explain`);
+    const list = make("ul");
+    for (const f of job.features) {
+      const timed = ["wait", "run time"].includes(f.feature);
+      const [value, usual] = [f.value, f.usual].map(v => timed ? span(v) : String(+v.toPrecision(3)));
+      list.append(make("li", `${f.feature} ${value}, usual ${usual}: ` + (f.places ?
+        `${f.places > 0 ? "up" : "down"} ${Math.abs(f.places)}` : "no place"), f.places > 0 ? "up" :
+        f.places < 0 ? "down" : ""));
+    }
+    const moves = make("ul");
+    for (const m of job.what_would_move_it) moves.append(make("li", `with ${m.what}: place ${m.rank}`));
+    const head = job.ordered ? `Job ${id}: place ${job.rank} of ${job.of}` : `Job ${id} is left to Slurm: ${job.why}`;
+    box.replaceChildren(make("h2", head));
+    if (list.children.length) box.append(make("div", "What puts it there"), list);
+    if (moves.children.length) box.append(make("div", "What would move it"), moves);
+  } catch (error) { box.replaceChildren(make("h2", error.message)) }
+}
 async function refresh() {
   try {
-    const answer = await fetch("/v1/queue?limit=200");
-    const said = await answer.json();
-    if (!answer.ok) throw new Error(said.detail);
-    for (const name of ["cluster", "mode", "policy", "pending"]) show(name, said[name]);
-    show("time", new Date(said.time * 1000).toLocaleTimeString());
-    const rows = said.jobs.map(job => {
-      const row = document.createElement("tr");
-      if (job.rank < 0) row.className = "alone";
-      const start = job.expected_start == null ? null : Math.max(0, job.expected_start - said.time);
-      const factor = job.site_factor == null ? "" :
-        job.site_factor === job.wanted || job.rank < 0 ? job.site_factor : job.site_factor + " → " + job.wanted;
-      const cells = [[job.rank < 0 ? "" : job.rank + 1, "n"], [job.job_id, "n"], [job.user], [job.name],
-        [job.gpus, "n"], [span(job.wait), "n"], [job.rank < 0 ? "" : span(job.estimate), "n"], [span(start), "n"],
-        [factor, "n"], [job.why, "why"]];
-      for (const [text, kind] of cells) {
-        const cell = document.createElement("td");
-        cell.textContent = text;
-        if (kind) cell.className = kind;
-        row.append(cell);
-      }
-      return row;
-    });
-    document.getElementById("rows").replaceChildren(...rows);
-    show("problem", "");
-  } catch (error) { show("problem", error.message) }
+    said = await get("/v1/queue?limit=200");
+    for (const name of ["cluster", "policy", "pending", "mode"]) $(name).textContent = said[name];
+    $("bound").textContent = "±" + said.bound;
+    $("mode").className = "badge " + said.mode;
+    $("time").textContent = new Date(said.time * 1000).toLocaleTimeString();
+    $("problem").textContent = "";
+    draw();
+  } catch (error) { $("problem").textContent = error.message }
 }
+$("filter").oninput = () => said && draw();
+$("ask").onsubmit = event => {
+  event.preventDefault();
+  sessionStorage.setItem("token", $("token").value.trim());
+  refresh();
+};
 refresh();
 setInterval(refresh, 5000);
 </script></body></html>

@@ -39,8 +39,8 @@ class Live(Protocol):
         """Orders a queue that is described in the request; raises InputError for one that makes no sense."""
         ...
 
-    def what_if(self, job_id: int) -> list[dict[str, object]]:
-        """What would move a job, by policy."""
+    def standing(self, job_id: int) -> dict[str, Any]:
+        """`features` by what they contribute to a job's place, and `what_would_move_it`; {} for one not in order."""
         ...
 
     def past(self, job_id: int, submit_time: int) -> list[dict[str, object]]:

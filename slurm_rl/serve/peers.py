@@ -8,6 +8,7 @@ import pwd
 import socket
 import struct
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,16 +20,23 @@ _CREDENTIALS = struct.Struct("3i")
 _SECONDS_TO_ASK = 2.0
 _CONNECTIONS_EACH = 32
 
+AtOnce = Callable[[int, bytes], bytes | None]  # a peer's uid and the first bytes of its request -> the whole answer
+
 
 class PeerProtocol(H11Protocol):
-    """HTTP/1.1 that knows its peer's uid, allows each user so many connections, and drops those that ask nothing."""
+    """HTTP/1.1 that knows its peer's uid, allows each user so many connections, and drops those that ask nothing.
+
+    What `at_once` answers does not go through the application.
+    """
 
     open: ClassVar[Counter[int]] = Counter()  # connections by user
     unlimited: ClassVar[frozenset[int]] = frozenset()  # users without a limit of their own
+    at_once: ClassVar[AtOnce] = staticmethod(lambda uid, request: None)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._uid: int | None = None
+        self._begun = False
         peer: socket.socket | None = transport.get_extra_info("socket")
         if peer is not None and peer.family == socket.AF_UNIX:
             raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -39,6 +47,16 @@ class PeerProtocol(H11Protocol):
                 transport.close()
                 return
         self._patience = self.loop.call_later(_SECONDS_TO_ASK, self._give_up)
+
+    def data_received(self, data: bytes) -> None:
+        if self._uid is not None and not self._begun:
+            self._begun = True
+            answer = PeerProtocol.at_once(self._uid, data)
+            if answer is not None:
+                self.transport.write(answer)
+                self.transport.close()
+                return
+        super().data_received(data)
 
     def _give_up(self) -> None:
         if self.cycle is None or self.cycle.response_complete:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,9 @@ from slurm_rl.errors import InputError
 from slurm_rl.serve.app import make_app
 from slurm_rl.serve.live import Live
 from slurm_rl.serve.peers import PeerProtocol
+from slurm_rl.serve.submit import submit_at_once
+
+_TURN = 0.0002  # seconds
 
 
 def unix_socket(path: Path) -> socket.socket:
@@ -70,6 +75,7 @@ def server(config: Config, live: Live) -> tuple[uvicorn.Server, list[socket.sock
     if config.tcp:
         sockets.append(tcp_socket(config.tcp))
     PeerProtocol.unlimited = live.writers
+    PeerProtocol.at_once = staticmethod(submit_at_once(live))
     settings = uvicorn.Config(
         app,
         http=PeerProtocol,
@@ -97,6 +103,10 @@ def serve(config: Config, live: Live, on_listening: Callable[[], None] = lambda:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, already_ended)
+    # A submission must not wait for a tick: the threads take turns often, and what lives long is not searched for
+    # garbage over and over.
+    sys.setswitchinterval(_TURN)
+    gc.freeze()
     on_listening()
     try:
         runner.run(sockets=sockets)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+_NAMES = "name account user_name partition qos features prefer gpu_type array".split()
 
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Seconds = Annotated[int, Field(ge=0, le=2**40)]
@@ -42,6 +44,14 @@ class SubmitRequest(BaseModel):
     tres_per_socket: Text = ""
     array: Text = ""
     nice: Annotated[int, Field(ge=-(2**31), le=2**31)] | None = None
+
+    def asked(self) -> dict[str, Any]:
+        """What was told, text as the user wrote it: the plugin sends each byte beyond ASCII as \\u00XX."""
+        told = self.model_dump(exclude_none=True)
+        for name in _NAMES:
+            if told[name] and not told[name].isascii():
+                told[name] = told[name].encode("latin-1", "replace").decode(errors="replace")
+        return told
 
 
 class SubmitAnswer(BaseModel):

@@ -125,6 +125,21 @@ def test_site_factors_fall_evenly_within_the_bound() -> None:
     assert plan.site_factor == (500, 333, 167, 0, -167, -333, -500)
 
 
+def test_below_full_influence_the_factors_on_top_of_slurms_priority_give_the_order() -> None:
+    """Fairshare is worth more than the bound, so the order is neither the policy's nor Slurm's."""
+    snapshot = a_queue(user=list("aabbccdd"), priority=[0.0] * 8).snapshot()
+    snapshot.world["jobs"]["nice"][:] = [0, 0, -700, 300, 0, 800, -100, 250]
+    weights = dict.fromkeys(("age", "fairshare", "job_size", "partition", "qos", "tres"), 0.0) | {"age": 1000.0}
+    bounded = decide(snapshot, parse_policy("sjf@limit"), guardrails=Guardrails(influence=0.5), weights=weights)
+    own = -snapshot.world["jobs"]["nice"].astype(float)
+    own += 1000 * (100 - snapshot.world["jobs"]["submit"]) / (7 * 86_400)
+    totals = [own[j] + f for j, f in zip(bounded.order, bounded.site_factor, strict=True)]
+    assert totals == sorted(totals, reverse=True)
+    assert bounded.order not in ((6, 5, 4, 3, 2, 1, 7), tuple(sorted(range(1, 8), key=lambda j: -own[j])))
+    assert dict(zip(bounded.order, bounded.site_factor, strict=True))[6] == 500, "the shortest, wherever it ends up"
+    assert [r.score for r in bounded.reasons] == [-snapshot.world["jobs"]["limit"][j] for j in bounded.order]
+
+
 def test_a_job_that_has_waited_too_long_goes_first() -> None:
     # All have waited longer than 10 s, but only the last one longer than 0.9 times its limit.
     plan = decide(

@@ -86,8 +86,18 @@ class FakeSlurm:
         self.weights = PriorityWeights(partition=weights)
         self.past: list[HistoryJob] = []
         self.partitions = (SlurmPartition(name="batch", state="UP", default=True, default_time=3600),)
+        held = {name: j for j in jobs for name in j.node_list}
         self.nodes = tuple(
-            SlurmNode(name=f"n{i}", state="IDLE", cpus=64, mem_mb=512_000, gpus={"a100": 8}, partitions=("batch",))
+            SlurmNode(
+                name=f"n{i}",
+                state="IDLE",
+                cpus=64,
+                mem_mb=512_000,
+                gpus={"a100": 8},
+                partitions=("batch",),
+                gpus_allocated={"a100": held[f"n{i}"].gpu_count} if f"n{i}" in held else {},
+                cpus_allocated=held[f"n{i}"].cpus if f"n{i}" in held else 0,
+            )
             for i in range(1, nodes + 1)
         )
 

@@ -19,6 +19,10 @@ EXPLAINED = {
     "promoted": False,
     "why": "2 of 9: sjf@user score -1800",
     "policy": {"name": "sjf@user", "score": -1800.0},
+    "features": [
+        {"feature": "run time", "value": 1800.0, "usual": 3600.0, "score": 1800.0, "places": 3},
+        {"feature": "size", "value": 8.0, "usual": 1.0, "score": -0.1, "places": 0},
+    ],
     "estimate": {"seconds": 1800.0, "range": [900.0, 3600.0]},
     "expected_start": {"time": 1000.0, "range": [500.0, 4000.0], "by_slurm": None},
     "slurm": {"age": 10, "fairshare": 400, "qos": 0, "site": 120, "priority": 530},
@@ -38,6 +42,8 @@ def test_explain_reads_well() -> None:
     text = _text(EXPLAINED)
     assert "job 7 (train) of ann in batch, waiting 1.5 h" in text
     assert "place    2 of 9" in text
+    assert "run time 30 min (usual 60 min): up 3" in text
+    assert "size 8 (usual 1): no place" in text
     assert "about 30 min (15 min to 1 h)" not in text, "one hour is below one and a half: told in minutes"
     assert "about 30 min (15 min to 60 min), limit 2 h" in text
     assert "priority 530 = age 10 + fairshare 400 + site 120" in text

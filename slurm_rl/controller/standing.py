@@ -1,0 +1,179 @@
+"""Why a job stands where it stands, and what would move it: its place if one thing about it were different."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_rl.controller.observe import View
+from slurm_rl.controller.policy import LivePolicy
+from slurm_rl.controller.scores import score_again
+from slurm_rl.decide import Guardrails
+from slurm_rl.domain.snapshot import Plan, Snapshot
+from slurm_rl.domain.tables import World
+from slurm_rl.policy.heuristics import BY_USER, EDF, MULTIFACTOR, STATIC_EQUAL, STATIC_PRIORITY
+
+_PATIENCE = 0.1  # seconds for all questions about one job: a request has 0.2
+_HOUR = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """What one thing about a job does to its place, against a job that is usual in this respect."""
+
+    feature: str
+    value: float
+    usual: float  # the queue's median
+    score: float  # what it adds to the policy's score
+    places: int  # how many places it lifts the job; negative: it costs them
+
+
+class Standing:
+    """One job among those it competes with; asks the policy about variants of it, on a copy of the snapshot."""
+
+    def __init__(self, view: View, plan: Plan, policy: LivePolicy, guardrails: Guardrails, job: int) -> None:
+        self.view, self.policy, self.guardrails, self.job = view, policy, guardrails, job
+        self.world: World = view.snapshot.world.copy()
+        # A place of its own in the tables, so that a change of its request or its user's share is its alone.
+        for table, column in (("shapes", "request"), ("users", "user")):
+            rows, at = self.world[table], self.world["jobs"][column][job]
+            self.world[table] = np.concatenate([rows, rows[at : at + 1]])
+            self.world["jobs"][column][job] = len(rows)
+        order = np.array(plan.order, dtype=np.int64)
+        self.mine = order[view.queue[order] == view.queue[job]]
+        self.place = int(np.flatnonzero(self.mine == job)[0]) + 1
+        scores = dict(zip(plan.order, (r.score for r in plan.reasons), strict=True))
+        self.own = scores[job]
+        others = [j for j in plan.order if j != job and view.queue[j] == view.queue[job]]
+        self._others = np.sort(np.array([scores[j] for j in others]))
+        self._deadline = time.monotonic() + _PATIENCE
+
+    def contributions(self) -> list[Contribution]:
+        """What puts the job where it is, the weightiest first; each against the median of its queue.
+
+        Places are by the policy's own order, before Slurm's factors and the bound on our influence.
+        """
+        view, world, j = self.view, self.world, self.job
+        jobs, live, shapes = world["jobs"], world["live"], world["shapes"]
+        rows = self.mine
+        volume = shapes["volume"][jobs["request"][rows]]
+        waited = view.now - jobs["submit"][rows].astype(float)
+        changes = [
+            ("wait", view.now - float(jobs["submit"][j]), waited),
+            ("run time", float(live["expected"][j]), live["expected"][rows]),
+            ("size", float(shapes["volume"][jobs["request"][j]]), volume),
+        ]
+        if self.policy.spec.code == STATIC_PRIORITY:
+            changes = [("priority", float(jobs["priority"][j]), jobs["priority"][rows])]
+        if self.policy.spec.code in (MULTIFACTOR, STATIC_EQUAL):
+            share = world["users"]["fairshare"][jobs["user"][rows]]
+            changes.append(("fairshare", float(world["users"]["fairshare"][jobs["user"][j]]), share))
+        if self.policy.spec.code == EDF:
+            changes = [("deadline", float(jobs["deadline"][j]), jobs["deadline"][rows].astype(float))]
+        found = []
+        for name, value, all_values in changes:
+            usual = float(np.median(all_values))
+            with self._put_back():
+                self._set(name, usual)
+                score = self._score()
+            if score is None:
+                break
+            places = self._own_place(score) - self._own_place(self.own)
+            if score != self.own:
+                found.append(Contribution(name, value, usual, _finite(self.own - score), places))
+        return sorted(found, key=lambda c: (-abs(c.places), -abs(c.score)))
+
+    def moves(self) -> list[dict[str, object]]:
+        """Where the job would stand with a shorter limit, a smaller request, or after another hour."""
+        view, j = self.view, self.job
+        limit = int(self.world["jobs"]["limit"][j])
+        found: list[dict[str, object]] = []
+        for shorter in dict.fromkeys((limit // 2, max(int(view.estimate[j] * 1.2), 60))):
+            if 60 <= shorter < limit:
+                with self._put_back():
+                    self._set("limit", shorter)
+                    self._ask(found, f"a time limit of {max(shorter // 60, 1)} min instead of {limit // 60}")
+        with self._put_back():
+            row = self.world["jobs"]["request"][j]
+            self._set("size", float(self.world["shapes"]["volume"][row]) / 2)
+            self._ask(found, "half of the GPUs (or CPUs)")
+        self._ask(found, "another hour of waiting, others likewise", later=_HOUR)
+        return found
+
+    def _set(self, name: str, value: float) -> None:
+        jobs, live, j = self.world["jobs"], self.world["live"], self.job
+        if name == "wait":
+            jobs["submit"][j] = self.view.now - round(value)
+        elif name == "run time":
+            live["inverse"][j] *= live["expected"][j] / max(value, 1.0)
+            live["expected"][j] = value
+        elif name == "limit":
+            jobs["limit"][j] = value
+            if self.policy.spec.source == BY_USER:
+                live["version"][j] = -1  # to be estimated anew
+            else:
+                live["expected"][j] = value
+                live["inverse"][j] = 1.0 / value
+        elif name == "size":
+            shape, row = self.world["shapes"], jobs["request"][j]
+            shape["units"][row] = max(round(shape["units"][row] * value / shape["volume"][row]), 1)
+            shape["volume"][row] = value
+        elif name == "fairshare":
+            self.world["users"]["fairshare"][jobs["user"][j]] = value
+        else:
+            jobs[name][j] = value
+
+    @contextmanager
+    def _put_back(self) -> Iterator[None]:
+        """Undoes what `_set` did."""
+        j, world = self.job, self.world
+        rows = [("jobs", j), ("live", j), ("shapes", world["jobs"]["request"][j]), ("users", world["jobs"]["user"][j])]
+        kept = [(table, at, world[table][at].copy()) for table, at in rows]
+        try:
+            yield
+        finally:
+            for table, at, row in kept:
+                world[table][at] = row
+
+    def _score(self) -> float | None:
+        """The policy's score of the job as it is now in our world; None when there is no time left to ask."""
+        if self.policy.context_free:
+            return float(score_again(self.world.record, float(self.view.now), np.int64(self.job)))
+        plan = self._plan(0)
+        if plan is None:
+            return None
+        return next(r.score for j, r in zip(plan.order, plan.reasons, strict=True) if j == self.job)
+
+    def _plan(self, later: int) -> Plan | None:
+        if time.monotonic() > self._deadline:
+            return None
+        snapshot = Snapshot(self.view.now + later, self.world, self.view.snapshot.pending)
+        return self.policy.plan(snapshot, self.guardrails, dict(self.view.weights))
+
+    def _ask(self, found: list[dict[str, object]], what: str, later: int = 0) -> None:
+        plan = self._plan(later)
+        if plan is None:
+            return
+        order = np.array(plan.order, dtype=np.int64)
+        mine = order[self.view.queue[order] == self.view.queue[self.job]]
+        place = int(np.flatnonzero(mine == self.job)[0]) + 1
+        if place != self.place:
+            found.append({"what": what, "rank": place, "from": self.place})
+
+    def _own_place(self, score: float) -> int:
+        """The job's place by the policy's own scores, from 1; of equals it is the first."""
+        return len(self._others) - int(np.searchsorted(self._others, score, side="right")) + 1
+
+
+def standing_of(view: View, plan: Plan, policy: LivePolicy, guardrails: Guardrails, job_id: int) -> Standing | None:
+    """None for a job that is not in the plan's order."""
+    j = next((i for i in plan.order if view.jobs[i].job_id == job_id), None)
+    return None if j is None else Standing(view, plan, policy, guardrails, j)
+
+
+def _finite(value: float) -> float:
+    return value if abs(value) < 1e300 else 0.0

@@ -1,0 +1,68 @@
+"""Advice given at submission, one line each in a file of its own: sbatch waits while it is written, so no database."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+class AdviceLog:
+    """Appends with one write each, which outlives this process; several processes may append to one file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = -1
+
+    def append(self, now: float, uid: int, value: int) -> None:
+        """Raises OSError, with nothing written, if the disk is full."""
+        row = f"{now:.3f} {uid} {value}\n".encode()
+        while True:
+            if self._file < 0:
+                self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            fcntl.flock(self._file, fcntl.LOCK_SH)
+            try:
+                if os.fstat(self._file).st_nlink:
+                    _whole(self._file, row)
+                    return
+            finally:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+            self.close()  # `prune` has put another file in its place
+
+    def read(self, since: float) -> list[tuple[float, int, int]]:
+        """(time, uid, SiteFactor) of advice given since; a line that was cut off is no advice that was given."""
+        try:
+            rows = self.path.read_text(encoding="ascii", errors="replace").splitlines()
+        except FileNotFoundError:
+            return []
+        found = []
+        for row in rows:
+            with suppress(ValueError):
+                when, uid, value = row.split()
+                if float(when) >= since:
+                    found.append((float(when), int(uid), int(value)))
+        return found
+
+    def prune(self, before: float) -> None:
+        """Drops what is older, by replacing the file."""
+        with suppress(FileNotFoundError), self.path.open("rb") as old:
+            fcntl.flock(old, fcntl.LOCK_EX)  # until it is closed: nobody appends to what is about to vanish
+            temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+            rows = (f"{when:.3f} {uid} {value}\n" for when, uid, value in self.read(before))
+            temporary.write_text("".join(rows), encoding="ascii")
+            temporary.replace(self.path)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def _whole(file: int, row: bytes) -> None:
+    """A disk that fills up may take a part of a line: it is ended, lest the next one be taken for its rest."""
+    written = os.write(file, row)
+    if written < len(row):
+        with suppress(OSError):
+            os.write(file, b"\n")
+        raise OSError(f"only {written} of {len(row)} bytes were written")

@@ -1,0 +1,101 @@
+"""Advice at submission: a burst into an empty queue comes out in the policy's order, before any tick."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from slurm_rl.controller.advice import Submission
+from slurm_rl.controller.cycle import Controller
+from slurm_rl.controller.policy import load_policy
+from slurm_rl.obs.advice import AdviceLog
+from slurm_rl.obs.journal import Journal, JournalError
+
+from .conftest import MakeController
+from .fake_slurm import NOW, FakeSlurm, a_job
+
+
+def a_submission(limit: int) -> Submission:
+    return Submission("ann", "train", "batch", 1, 4, limit)
+
+
+def factors(c: Controller, limits: list[int]) -> list[int]:
+    assert c.advisor is not None
+    given = [c.advisor.advise(a_submission(limit), NOW + 1) for limit in limits]
+    return [advice.site_factor for advice in given if advice is not None]
+
+
+def inversions(limits: list[int], given: list[int]) -> float:
+    """The share of pairs that Slurm, which takes the earlier of equals, would order unlike sjf."""
+    pairs = [(i, k) for i in range(len(limits)) for k in range(i + 1, len(limits))]
+    wrong = sum((limits[i] < limits[k]) != (given[i] >= given[k]) for i, k in pairs)
+    return wrong / len(pairs)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_burst_into_an_empty_queue_is_nearly_in_order_before_the_first_tick(
+    controller: MakeController, seed: int
+) -> None:
+    c = controller(FakeSlurm(weights=3000))
+    c.cycle()
+    limits = random.Random(seed).sample(range(60, 100_000), 300)
+    given = factors(c, limits)
+    assert len(given) == 300
+    assert max(map(abs, given)) <= 1500
+    assert inversions(limits, given) < 0.01
+
+
+def test_a_run_of_ever_shorter_jobs_finds_room(controller: MakeController) -> None:
+    c = controller(FakeSlurm(weights=15_000))
+    c.cycle()
+    given = factors(c, list(range(100, 0, -1)))
+    assert given == sorted(given)
+    assert len(set(given)) == 100
+
+
+def test_jobs_advised_during_a_tick_stay_in_line(controller: MakeController) -> None:
+    """They are not in the tick's snapshot yet, but their factors are taken."""
+    slurm = FakeSlurm(a_job(1, limit=1000))
+    c = controller(slurm)
+    c.cycle()
+    (first,) = factors(c, [500])
+    slurm.now = NOW + 0.5  # the next snapshot was taken before that job came
+    c.cycle()
+    (second,) = factors(c, [400])
+    assert second > first
+
+
+def test_a_policy_that_needs_slurms_own_figures_gives_no_advice(controller: MakeController) -> None:
+    c = controller(FakeSlurm(a_job(1)), policy=load_policy("multifactor"))
+    c.cycle()
+    assert factors(c, [500]) == []
+
+
+def test_the_log_outlives_its_writer_and_forgets_what_is_old(tmp_path: Path) -> None:
+    log = AdviceLog(tmp_path / "advice")
+    for i in range(5):
+        log.append(100.0 + i, i, -i)
+    assert AdviceLog(log.path).read(103.0) == [(103.0, 3, -3), (104.0, 4, -4)]
+    AdviceLog(log.path).prune(102.0)  # another process; the writer's file is replaced under it
+    log.append(105.0, 5, -5)
+    assert [row[1] for row in AdviceLog(log.path).read(0.0)] == [2, 3, 4, 5]
+
+
+def test_a_line_that_was_cut_off_is_no_advice(tmp_path: Path) -> None:
+    log = AdviceLog(tmp_path / "advice")
+    log.append(100.0, 1, 10)
+    with log.path.open("ab") as file:
+        file.write(b"101.0 2")
+    assert log.read(0.0) == [(100.0, 1, 10)]
+
+
+def test_a_full_disk_is_an_error_and_leaves_the_rest_readable(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    journal = Journal(tmp_path / "journal.sqlite")
+    os.symlink("/dev/full", tmp_path / "journal.advice")
+    with pytest.raises(JournalError, match="No space left"):
+        journal.advise(NOW, 0, 5)
