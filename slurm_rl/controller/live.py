@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import pwd
@@ -19,10 +20,11 @@ from slurm_rl.controller.advice import Advisor, Submission
 from slurm_rl.controller.cycle import Controller
 from slurm_rl.controller.estimates import Finished, RunTimes
 from slurm_rl.controller.foresee import expected_starts
-from slurm_rl.controller.observe import observe
+from slurm_rl.controller.observe import View, observe
 from slurm_rl.controller.policy import load_policy
 from slurm_rl.controller.standing import standing_of
 from slurm_rl.decide import Guardrails
+from slurm_rl.domain.snapshot import Plan
 from slurm_rl.errors import InputError
 from slurm_rl.obs.journal import Journal, JournalError
 from slurm_rl.obs.metrics import Metrics
@@ -44,6 +46,8 @@ class ControllerLive:
         self._config_file = config_file
         self._names: dict[int, str] = {}
         self._advising = threading.Lock()
+        self._read_from: tuple[View, Plan] | None = None
+        self._slurm_user = ""
         self.warm = False
 
     @property
@@ -61,9 +65,10 @@ class ControllerLive:
     @property
     def writers(self) -> frozenset[int]:
         observed = self.controller.observed
-        slurm_user = setting(observed[0].state.config, "SlurmUser") if observed else ""
-        match = re.search(r"\((\d+)\)", slurm_user)
-        return frozenset({0, os.geteuid(), *self.config.write_uids, *([int(match[1])] if match else [])})
+        if observed is not self._read_from:  # asked at every submission
+            self._read_from = observed
+            self._slurm_user = setting(observed[0].state.config, "SlurmUser") if observed else ""
+        return _writers(self._slurm_user, self.config.write_uids)
 
     def ready(self) -> str:
         if not self.warm:
@@ -160,6 +165,13 @@ class ControllerLive:
         before, after = asdict(self.config), asdict(config)
         self.controller.reconfigure(config)
         return {"changed": {name: after[name] for name in after if after[name] != before[name]}}
+
+
+@functools.lru_cache(maxsize=8)
+def _writers(slurm_user: str, others: tuple[int, ...]) -> frozenset[int]:
+    """Root, ourselves, SlurmUser as slurmctld names it (`slurm(64030)`), and those that are configured."""
+    match = re.search(r"\((\d+)\)", slurm_user)
+    return frozenset({0, os.geteuid(), *others, *([int(match[1])] if match else [])})
 
 
 def described(request: Mapping[str, Any]) -> SlurmState:

@@ -23,6 +23,11 @@ _CONNECTIONS_EACH = 32
 AtOnce = Callable[[int, bytes], bytes | None]  # a peer's uid and the first bytes of its request -> the whole answer
 
 
+def uid_of(peer: socket.socket) -> int:
+    """Who has connected to a unix socket, by the kernel's word."""
+    return int(_CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[1])
+
+
 class PeerProtocol(H11Protocol):
     """HTTP/1.1 that knows its peer's uid, allows each user so many connections, and drops those that ask nothing.
 
@@ -39,8 +44,7 @@ class PeerProtocol(H11Protocol):
         self._begun = False
         peer: socket.socket | None = transport.get_extra_info("socket")
         if peer is not None and peer.family == socket.AF_UNIX:
-            raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            self._uid = int(_CREDENTIALS.unpack(raw)[1])
+            self._uid = uid_of(peer)
             self.client = (UNIX, self._uid)
             self.open[self._uid] += 1
             if self._uid not in self.unlimited and self.open[self._uid] > _CONNECTIONS_EACH:

@@ -19,12 +19,13 @@ from slurm_rl.errors import InputError
 from slurm_rl.serve.app import make_app
 from slurm_rl.serve.live import Live
 from slurm_rl.serve.peers import PeerProtocol
-from slurm_rl.serve.submit import submit_at_once
+from slurm_rl.serve.submit import Door, submit_at_once
 
 _TURN = 0.0002  # seconds
+_SEARCHES = (5000, 10, 10_000)  # of the garbage collector: small and often, hardly ever through a whole queue
 
 
-def unix_socket(path: Path) -> socket.socket:
+def unix_socket(path: Path) -> Door:
     """A listening socket that everybody may connect to; who may do what is told by the peer's credentials."""
     if len(os.fsencode(path)) > 107:
         raise InputError(f"{path} is too long for a unix socket", field="socket")
@@ -33,7 +34,7 @@ def unix_socket(path: Path) -> socket.socket:
         raise InputError("is not a socket", file=str(path), field="socket", remedy="choose another path")
     if path.exists() and _answers(path):
         raise InputError("another service answers there", file=str(path), field="socket")
-    listener = socket.socket(socket.AF_UNIX)
+    listener = Door(socket.AF_UNIX)
     temporary = path.with_name(f".{path.name[:20]}.{os.getpid()}")
     temporary.unlink(missing_ok=True)
     listener.bind(str(temporary))
@@ -71,11 +72,11 @@ def server(config: Config, live: Live) -> tuple[uvicorn.Server, list[socket.sock
     app = make_app(
         live, token=token, seconds=config.request_timeout_ms / 1000, concurrent=max(4, config.max_connections // 2)
     )
-    sockets = [unix_socket(Path(config.socket))]
+    sockets: list[socket.socket] = [unix_socket(Path(config.socket))]
     if config.tcp:
         sockets.append(tcp_socket(config.tcp))
     PeerProtocol.unlimited = live.writers
-    PeerProtocol.at_once = staticmethod(submit_at_once(live))
+    PeerProtocol.at_once = Door.at_once = staticmethod(submit_at_once(live))
     settings = uvicorn.Config(
         app,
         http=PeerProtocol,
@@ -107,6 +108,7 @@ def serve(config: Config, live: Live, on_listening: Callable[[], None] = lambda:
     # garbage over and over.
     sys.setswitchinterval(_TURN)
     gc.freeze()
+    gc.set_threshold(*_SEARCHES)
     on_listening()
     try:
         runner.run(sockets=sockets)
