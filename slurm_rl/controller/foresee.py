@@ -13,6 +13,7 @@ from slurm_rl.controller.observe import View
 from slurm_rl.domain.arrays import LOG, NEVER, Array
 from slurm_rl.domain.snapshot import Plan
 from slurm_rl.domain.tables import World
+from slurm_rl.linking import link_kernels
 from slurm_rl.policy.heuristics import BY_LIMIT, STATIC_PRIORITY
 from slurm_rl_sim.engine import advance
 from slurm_rl_sim.state import LATENCY_BUCKETS, QUEUED, RUNNING, WAITING
@@ -93,4 +94,5 @@ def _world(view: View, order: Array, run: Array) -> World:
     counters = {"track_usage": 0, "influence": 1.0, "starve_age": np.inf, "clock": now, "arrived": 0, "tick": NEVER}
     for name, value in (settings | counters).items():
         world[name] = value
+    link_kernels(world)
     return world
