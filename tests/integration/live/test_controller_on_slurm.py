@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import signal
@@ -11,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,14 @@ import pytest
 from slurm_rl.config import Config
 from slurm_rl.controller.cycle import Controller
 from slurm_rl.controller.undo import undo
+from slurm_rl.errors import SlurmError
 from slurm_rl.lab.lab import Lab
-from slurm_rl.obs.journal import Journal
+from slurm_rl.obs.journal import Journal, JournalError
 from slurm_rl.slurm.cli import CliClient
-from slurm_rl.slurm.model import SlurmJob
+from slurm_rl.slurm.model import JobUpdate, UpdateResult
 
 from ..conftest import LabFactory, empty_queue
+from .on_lab import by_limit, by_slurm, fill, kendall, submit_mixed, until, waiting
 
 pytestmark = pytest.mark.slurm
 
@@ -41,30 +43,6 @@ def lab(twenty_nodes: Lab) -> Lab:
     return twenty_nodes
 
 
-def fill(lab: Lab) -> None:
-    """Occupies every node, so that what is submitted next waits."""
-    lab.run("sbatch", "--output=/dev/null", "--job-name=fill", "--nodes=20", "--exclusive", "--wrap=exec sleep 900")
-    deadline = time.monotonic() + 20
-    while "RUNNING" not in lab.run("squeue", "-h", "-n", "fill", "-o", "%T"):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def submit_mixed(lab: Lab, count: int) -> None:
-    """Jobs of all sizes and limits, submitted as users do, several at a time."""
-    rows = []
-    for i in range(count):
-        gpus, nodes = (1, 2, 4, 8)[i % 4], 1 + (i % 5 == 0)
-        kind = ("", "a100:", "v100:")[i % 3]
-        rows.append(
-            f"sbatch --output=/dev/null --nodes={nodes} --gpus-per-node={kind}{gpus} --mem=1G "
-            f"--time={1 + (i * 7919) % 3000} --job-name=j{i % 17} --wrap='exec sleep 300' >/dev/null"
-        )
-    script = lab.directory / "submit.txt"
-    script.write_text("\n".join(rows) + "\n")
-    lab.run("xargs", "-P", "4", "-d", "\n", "-I", "{}", "sh", "-c", "{}", stdin=script.read_text(), timeout=120)
-
-
 def a_controller(lab: Lab, journal: Path, **settings: Any) -> Controller:
     defaults: dict[str, Any] = {
         "mode": "enforce",
@@ -73,26 +51,6 @@ def a_controller(lab: Lab, journal: Path, **settings: Any) -> Controller:
         "updates_per_second": 1e4,
     }
     return Controller(Config(**(defaults | settings)), CliClient(lab.slurm_conf), Journal(journal))
-
-
-def waiting(lab: Lab) -> list[SlurmJob]:
-    jobs = CliClient(lab.slurm_conf).snapshot().jobs
-    return [j for j in jobs if j.pending and j.eligible(time.time()) and j.factors]
-
-
-def kendall(first: Sequence[int], second: Sequence[int]) -> float:
-    place = {job: i for i, job in enumerate(second)}
-    ranks = [place[job] for job in first]
-    pairs = list(itertools.combinations(ranks, 2))
-    return 1 - 2 * sum(a > b for a, b in pairs) / len(pairs)
-
-
-def by_slurm(jobs: Sequence[SlurmJob]) -> list[int]:
-    return [j.job_id for j in sorted(jobs, key=lambda j: (-j.priority, j.job_id))]
-
-
-def by_limit(jobs: Sequence[SlurmJob]) -> list[int]:
-    return [j.job_id for j in sorted(jobs, key=lambda j: (j.time_limit or 0, j.submit_time or 0, j.job_id))]
 
 
 def updates_seen(lab: Lab) -> int:
@@ -141,7 +99,7 @@ import os, signal, sys
 from pathlib import Path
 from slurm_rl.config import Config
 from slurm_rl.controller.cycle import Controller
-from slurm_rl.obs.journal import Journal
+from slurm_rl.obs.journal import Journal, JournalError
 from slurm_rl.slurm.cli import CliClient
 
 conf, journal, point = sys.argv[1:]
@@ -191,22 +149,79 @@ def test_undo_right_after_a_kill(lab: Lab, tmp_path: Path) -> None:
     assert not any(j.site_factor for j in waiting(lab))
 
 
-def test_factors_survive_the_death_of_slurmctld_or_are_written_again(lab: Lab, tmp_path: Path) -> None:
-    submit_mixed(lab, 12)
-    c = a_controller(lab, tmp_path / "j")
-    c.cycle()
-    process = lab.process("slurmctld")
+def kill(lab: Lab, name: str = "slurmctld") -> None:
+    process = lab.process(name)
     os.kill(process.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while process.alive():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: not process.alive(), f"{name} is dead", 10)
+
+
+@pytest.mark.parametrize("point", ["before it observes", "journaled", "half sent", "sent"])
+def test_slurmctld_killed_at_any_point_of_a_cycle(lab: Lab, tmp_path: Path, point: str) -> None:
+    submit_mixed(lab, 12)
+    submitted, state = time.time(), lab.directory / "state" / "job_state"
+    until(lambda: state.stat().st_mtime > submitted, "slurmctld has saved the jobs", 20)
+    c = a_controller(lab, tmp_path / "j", slurm_timeout=5.0)
+    assert isinstance(c.client, CliClient)
+    update = c.client.update
+
+    def dying(updates: Sequence[JobUpdate]) -> list[UpdateResult]:
+        sent = update(updates[: {"journaled": 0, "half sent": len(updates) // 2}.get(point, len(updates))])
+        kill(lab)
+        return sent + (update(updates[len(sent) :]) if len(sent) < len(updates) else [])
+
+    if point == "before it observes":
+        kill(lab)
+    else:
+        c.client.update = dying  # type: ignore[method-assign]
+    with suppress(SlurmError):  # a cycle that finds slurmctld dead says so, and leaves everything as it is
+        c.cycle()
+    c.client.update = update  # type: ignore[method-assign]
     lab.restart("slurmctld")
     for _ in range(2):
         c.cycle()
     jobs = waiting(lab)
+    assert len(jobs) == 12
     assert by_slurm(jobs) == by_limit(jobs)
-    assert not any(j.held for j in CliClient(lab.slurm_conf).snapshot().jobs)
+    every = CliClient(lab.slurm_conf).snapshot().jobs
+    assert not any(j.held for j in every)
+    touched = {job_id: value for (job_id, _), value in c.journal.touched().items()}
+    assert touched == {j.job_id: j.site_factor for j in jobs if j.site_factor}, "the journal says what sprio says"
+    assert all(j.factors and j.factors.age + j.factors.partition + j.factors.job_size for j in jobs), "none is frozen"
+
+
+def test_a_journal_on_a_full_disk_stops_all_writing_and_undo_still_works(lab: Lab, tmp_path: Path) -> None:
+    """A disk that is really full; sbatch does not notice."""
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(small)], check=False).returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    try:
+        submit_mixed(lab, 8)
+        c = a_controller(lab, small / "j")
+        assert c.cycle().applied > 0
+        fill_disk(small)
+        submit_mixed(lab, 60)
+        before = updates_seen(lab)
+        for _ in range(2):
+            with pytest.raises(JournalError):
+                c.cycle()
+        assert updates_seen(lab) == before, "nothing is written that is not in the journal"
+        assert len(waiting(lab)) == 68
+        assert undo(CliClient(lab.slurm_conf), c.journal).left == ()
+        assert not any(j.site_factor for j in waiting(lab))
+        (small / "filler").unlink()
+        c.journal.command(time.time(), "enforce", "test")
+        c.cycle()
+        assert by_slurm(waiting(lab)) == by_limit(waiting(lab)), "with room again it goes on by itself"
+    finally:
+        c.journal.close()
+        subprocess.run(["umount", "--lazy", str(small)], check=True)
+
+
+def fill_disk(directory: Path) -> None:
+    with (directory / "filler").open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(b"x" * 1024)
 
 
 def test_age_still_acts(start_lab: LabFactory, tmp_path: Path) -> None:
@@ -235,6 +250,49 @@ def test_age_still_acts(start_lab: LabFactory, tmp_path: Path) -> None:
     assert grown == 2
 
 
+@pytest.mark.soak
+def test_fairshare_still_acts(start_lab: LabFactory, tmp_path: Path) -> None:
+    """Of two users' jobs in turn, those of the one who has used nothing yet move ahead, by more than the policy says."""
+    lab = start_lab("t4:1*1", accounting=True, extra_conf=("PriorityDecayHalfLife=7-0",))
+    for user in ("daemon", "nobody"):
+        lab.run("sacctmgr", "-i", "add", "account", f"of-{user}", "Description=x", "Organization=x")
+        lab.run("sacctmgr", "-i", "add", "user", user, f"Account=of-{user}")
+
+    def sbatch(user: str, *options: str) -> None:
+        given = (f"--uid={user}", "--chdir=/tmp", "--output=/dev/null", "--exclusive", *options)
+        lab.run("sbatch", *given, "--wrap=exec sleep 900")
+
+    sbatch("daemon", "--time=600", "--job-name=used")
+
+    def shares() -> dict[str, int]:
+        return {j.user: j.factors.fairshare for j in waiting(lab) if j.factors}
+
+    for i in range(8):
+        sbatch("daemon", f"--time={100 + 2 * i}")
+        sbatch("nobody", f"--time={101 + 2 * i}")
+    # Slurm looks at usage once a minute.
+    until(lambda: shares().get("nobody", 0) > shares().get("daemon", 0) + 300, "fairshare tells them apart", 180)
+    jobs = waiting(lab)
+    assert {j.user for j in jobs} == {"daemon", "nobody"}
+    c = a_controller(lab, tmp_path / "j")
+    c.cycle()
+    jobs = waiting(lab)
+    owner = {j.job_id: j.user for j in jobs}
+    assert any(j.site_factor for j in jobs)
+    order = by_slurm(jobs)
+    print([f"{owner[i][0]}{next(j.time_limit for j in jobs if j.job_id == i) // 60}" for i in order])  # type: ignore[operator]
+
+    def mean_place(order: Sequence[int], user: str) -> float:
+        places = [place for place, job in enumerate(order) if owner[job] == user]
+        return sum(places) / len(places)
+
+    assert mean_place(by_limit(jobs), "nobody") == mean_place(by_limit(jobs), "daemon") + 1
+    assert mean_place(order, "nobody") < mean_place(order, "daemon")
+    for user in owner.values():  # within a user's jobs, whose fairshare is the same, the policy rules
+        own = [j for j in jobs if j.user == user]
+        assert by_slurm(own) == by_limit(own)
+
+
 def test_the_journal_tells_who_what_and_why(lab: Lab, tmp_path: Path) -> None:
     submit_mixed(lab, 5)
     c = a_controller(lab, tmp_path / "j")
@@ -253,12 +311,12 @@ def test_the_journal_tells_who_what_and_why(lab: Lab, tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_five_thousand_factors_are_taken_back_within_a_minute(lab: Lab, tmp_path: Path) -> None:
-    master = int(lab.run("sbatch", "--parsable", "--array=0-4999", "--mem=1G", "--wrap=exec sleep 60").strip())
-    separate = "".join(f"update JobId={master}_{i} Nice={i % 10}\n" for i in range(5000))
+    master = int(lab.run("sbatch", "--parsable", "--array=0-5799", "--mem=1G", "--wrap=exec sleep 60").strip())
+    separate = "".join(f"update JobId={master}_{i} Nice={i % 10}\n" for i in range(5800))
     lab.run("scontrol", stdin=separate, timeout=300)
-    c = a_controller(lab, tmp_path / "j", top_jobs=5000, updates_per_tick=5000, policy="lcfs", influence=1.0)
+    c = a_controller(lab, tmp_path / "j", top_jobs=6000, updates_per_tick=6000, policy="lcfs", influence=1.0)
     c.cycle()
-    assert sum(bool(j.site_factor) for j in waiting(lab)) > 1000
+    assert sum(bool(j.site_factor) for j in waiting(lab)) >= 5000
     began = time.monotonic()
     done = undo(CliClient(lab.slurm_conf), c.journal)
     seconds = time.monotonic() - began

@@ -1,0 +1,97 @@
+"""Plugin, service and controller together on twenty nodes, at the default budgets, and while the service hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import statistics
+import time
+
+import pytest
+
+from slurm_rl.config import Config
+from slurm_rl.lab import service
+from slurm_rl.lab.lab import Lab
+from slurm_rl.lab.spec import PluginMode
+from slurm_rl.serve.ask import ask, must
+
+from ..conftest import LabFactory, empty_queue
+from .on_lab import by_limit, by_slurm, fill, kendall, submit_mixed, until, waiting
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture(scope="module")
+def enforcing(session_labs: LabFactory) -> Lab:
+    """A lab whose service has the budgets of a site that left them at their defaults."""
+    lab = session_labs("a100:8*8,v100:8*6,t4:4*6", plugin=PluginMode.ENFORCE)
+    socket, config = service.socket_path(lab.directory), service.config_path(lab.directory)
+    until(lambda: ask(socket, "GET", "/readyz")[0] == 200, "the service is ready", 300)
+    rows = [r for r in config.read_text().splitlines() if not r.startswith(("updates_per_second", "interval"))]
+    config.write_text("\n".join([*rows, 'policy = "sjf@limit"']) + "\n")
+    assert must(ask(socket, "POST", "/v1/reload"))["changed"]["updates_per_second"] == Config().updates_per_second
+    return lab
+
+
+@pytest.fixture
+def lab(enforcing: Lab) -> Lab:
+    empty_queue(enforcing)
+    fill(enforcing)
+    return enforcing
+
+
+def ticks_since(lab: Lab, when: float) -> list[tuple[float, int, int]]:
+    """(time, jobs ordered, updates written) of each tick that began after that time."""
+    journal = sqlite3.connect(f"file:{lab.directory}/service/journal.sqlite?mode=ro", uri=True)
+    query = """SELECT tick.time, pending, (SELECT count(*) FROM change WHERE tick = tick.id AND status = 'applied')
+               FROM tick WHERE tick.time > ? ORDER BY tick.id"""
+    return [(float(a), int(b), int(c)) for a, b, c in journal.execute(query, (when,)).fetchall()]
+
+
+def test_five_hundred_jobs_are_in_order_after_two_ticks_of_the_default_budget(lab: Lab) -> None:
+    """The plugin's advice brings them near it as they come; two ticks of at most 200 updates do the rest."""
+    submit_mixed(lab, 500)
+    submitted = time.time()
+    before = waiting(lab)
+    assert len(before) == 500
+    advised = kendall(by_slurm(before), by_limit(before))
+    until(lambda: len(ticks_since(lab, submitted)) >= 3, "two ticks are over", 60)
+    after = ticks_since(lab, submitted)
+    # The third tick has begun: whatever it writes comes at 20 a second, and what stands now is the work of two.
+    jobs = waiting(lab)
+    tau = kendall(by_slurm(jobs), by_limit(jobs))
+    print(f"Kendall tau at submission {advised:.4f}, after two ticks {tau:.4f}, updates {[n for _, _, n in after]}")
+    assert tau >= 0.99
+    assert all(count <= Config().updates_per_tick for _, _, count in after)
+    shown = {int(row.split()[0]): int(row.split()[1]) for row in lab.run("sprio", "-h", "-o", "%i %S").splitlines()}
+    assert {j.job_id: j.site_factor for j in jobs} == {i: shown[i] for i in (j.job_id for j in jobs)}
+    assert len({v for v in shown.values() if v}) > 100, "sprio shows our part as SITE"
+    assert max(map(abs, shown.values())) <= 750  # half of 1500, the weights in effect without accounting
+
+
+def timed_sbatch(lab: Lab, count: int) -> list[float]:
+    took = []
+    for i in range(count):
+        began = time.monotonic()
+        lab.run("sbatch", "--output=/dev/null", f"--time={1 + i}", "--job-name=timed", "--wrap=exec sleep 60")
+        took.append(time.monotonic() - began)
+    return took
+
+
+def test_a_service_under_sigstop_costs_three_deadlines_and_nothing_else(lab: Lab) -> None:
+    pid = lab.process("service").pid
+    usual = statistics.median(timed_sbatch(lab, 20))
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        stopped = timed_sbatch(lab, 200)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    jobs = [j for j in waiting(lab) if j.name == "timed"]
+    assert len(jobs) == 220, "every job was accepted"
+    # The deadline is 30 ms; a busy machine adds its own. Once the breaker is open, nothing is left of it.
+    print(f"usual {usual * 1e3:.1f} ms, stopped {[round(t * 1e3) for t in stopped[:5]]}, then "
+          f"{statistics.median(stopped[5:]) * 1e3:.1f} ms")  # fmt: skip
+    assert statistics.median(stopped[5:]) < usual + 0.010
+    assert statistics.median(stopped[:3]) < usual + 0.200
+    until(lambda: ask(service.socket_path(lab.directory), "GET", "/healthz")[0] == 200, "it has woken up")
