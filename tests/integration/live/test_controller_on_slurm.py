@@ -252,7 +252,7 @@ def test_age_still_acts(start_lab: LabFactory, tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_fairshare_still_acts(start_lab: LabFactory, tmp_path: Path) -> None:
-    """Of two users' jobs in turn, those of the one who has used nothing yet move ahead, by more than the policy says."""
+    """Of two users' jobs in turn, those of the one who has used nothing yet move ahead of the policy."""
     lab = start_lab("t4:1*1", accounting=True, extra_conf=("PriorityDecayHalfLife=7-0",))
     for user in ("daemon", "nobody"):
         lab.run("sacctmgr", "-i", "add", "account", f"of-{user}", "Description=x", "Organization=x")

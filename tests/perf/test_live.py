@@ -1,0 +1,111 @@
+"""The live side's promises: a submission's round trip, a tick over a large queue, and the service's memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perf.conftest import ROOT
+from perf.live import NODES, PENDING, large_slurm
+from perf.measure import Cost, Report, Row, best_of
+from slurm_rl.config import Config
+from slurm_rl.controller.cycle import Controller
+from slurm_rl.controller.estimates import RunTimes
+from slurm_rl.controller.observe import observe
+from slurm_rl.controller.policy import load_policy
+from slurm_rl.decide import Guardrails
+from slurm_rl.obs.journal import Journal
+
+pytestmark = pytest.mark.perf
+
+RATE, SECONDS = 200, 20
+
+
+# A heuristic that learns from history, and every network that is shipped.
+POLICIES = ["sjf-age@user", *sorted(f"rl:{p.parent.name}" for p in (ROOT / "models").glob("*/manifest.toml"))]
+
+
+def environment() -> dict[str, str]:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "sim"), str(ROOT / "tests")])
+    return os.environ | {"PYTHONPATH": path}
+
+
+def test_submissions(report: Report) -> None:
+    """200 a second, one connection each, while ticks go over 10,000 jobs in the same process."""
+    script = str(ROOT / "tests" / "perf" / "live.py")
+    with tempfile.TemporaryDirectory(prefix="srl-") as directory:
+        socket = str(Path(directory) / "s")
+        serving = subprocess.Popen(
+            [sys.executable, script, "serve", socket, "sjf@limit"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment(),
+            text=True,
+        )
+        with serving:
+            try:
+                assert serving.stdout is not None
+                assert serving.stdout.readline() == "ready\n"
+                command = [sys.executable, script, "submit", socket, str(RATE), str(SECONDS)]
+                done = subprocess.run(
+                    command, capture_output=True, text=True, env=environment(), check=True, timeout=10 * SECONDS
+                )
+                status = Path(f"/proc/{serving.pid}/status").read_text()
+            finally:
+                serving.send_signal(signal.SIGTERM)
+                serving.wait(timeout=60)
+    said = json.loads(done.stdout)
+    took = np.array(said["milliseconds"])
+    assert len(took) == RATE * SECONDS
+    assert said["advised"] > len(took) / 4, "most of the answers were empty"
+    report.add(Row("submission at 200/s, p50", "ms", float(np.quantile(took, 0.5)), 1.0))
+    report.add(Row("submission at 200/s, p99", "ms", float(np.quantile(took, 0.99)), 5.0))
+    peak = int(next(row.split()[1] for row in status.splitlines() if row.startswith("VmHWM"))) / 1024
+    report.add(Row("service over 10k jobs, peak memory", "MB", peak, 600))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_tick(report: Report, policy: str) -> None:
+    slurm, chosen = large_slurm(), load_policy(policy)
+    run_times, guardrails = RunTimes(), Guardrails(0.5, 172_800, 10.0)
+    state = slurm.snapshot()
+    observe(state, run_times, chosen.spec)
+    observed = best_of(5, lambda: lambda: observe(state, run_times, chosen.spec))
+    view = observe(state, run_times, chosen.spec)
+    assert len(view.snapshot.pending) == PENDING
+    assert len(view.state.nodes) == NODES
+
+    def decide() -> Callable[[], object]:
+        return lambda: chosen.plan(view.snapshot, guardrails, dict(view.weights))
+
+    decide()()
+    decided = best_of(7, decide)
+    report.add(Row(f"decide, 10k on 1k nodes, {policy}", "ms", 1e3 * decided.cpu, 250, 1e3 * decided.wall))
+    report.add(Row(f"observe, 10k jobs, {policy}", "ms", 1e3 * observed.cpu, None, 1e3 * observed.wall))
+    report.add(_whole_tick(policy))
+
+
+def _whole_tick(policy: str) -> Row:
+    """All but Slurm's own part: observe, decide, diff, journal, advice and what is foreseen."""
+    with tempfile.TemporaryDirectory(prefix="srl-") as state:
+        slurm = large_slurm()
+        config = Config(mode="enforce", policy=policy, updates_per_second=1e5, state_dir=state)
+        controller = Controller(config, slurm, Journal(config.journal), clock=lambda: slurm.now)
+        controller.cycle()
+        costs = []
+        for _ in range(3):
+            wall, cpu = time.perf_counter(), time.process_time()
+            controller.cycle()
+            costs.append(Cost(time.perf_counter() - wall, time.process_time() - cpu))
+        best = min(costs, key=lambda c: c.cpu)
+        return Row(f"tick without RPCs, {policy}", "ms", 1e3 * best.cpu, None, 1e3 * best.wall)
