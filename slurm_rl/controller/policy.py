@@ -1,9 +1,11 @@
-"""The policy of the live side: a name becomes what `decide` takes, and learned policies join through their scores."""
+"""The policy of the live side: a name becomes what `decide` takes; what a policy says passes the output gate first."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+
+import numpy as np
 
 from slurm_rl.decide import Guardrails, decide
 from slurm_rl.domain.arrays import Array
@@ -17,7 +19,7 @@ Score = Callable[[Snapshot], Array]
 
 @dataclass(frozen=True, slots=True)
 class LivePolicy:
-    """A policy that may run live; `score` is set for policies that kernels do not know, `model` is their hash."""
+    """A policy that may run live; `score` is set for policies that kernels do not know, `model` is a network's hash."""
 
     name: str
     spec: PolicySpec
@@ -35,9 +37,34 @@ class LivePolicy:
         return self.spec.code not in (MULTIFACTOR, STATIC_EQUAL)
 
     def plan(self, snapshot: Snapshot, guardrails: Guardrails, weights: dict[str, float]) -> Plan:
-        """Orders the queue; scores that do not fit the queue count as unusable, as `decide` tells."""
-        scores = None if self.score is None else self.score(snapshot)
-        return decide(snapshot, self.spec, guardrails=guardrails, weights=weights, scores=scores)
+        """Orders the queue; unusable scores leave Slurm's own order, and the plan says so.
+
+        Unusable is what is not finite, does not fit the queue, or is the same for jobs that are not alike.
+        """
+        scores = None
+        if self.score is not None:
+            scores = self.score(snapshot)
+            if scores.shape != snapshot.pending.shape:
+                scores = _nothing(snapshot)
+        plan = decide(snapshot, self.spec, guardrails=guardrails, weights=weights, scores=scores)
+        if self.spec.code == LEARNED and not _usable(plan, snapshot):
+            plan = decide(snapshot, self.spec, guardrails=guardrails, weights=weights, scores=_nothing(snapshot))
+        return plan
+
+
+def _nothing(snapshot: Snapshot) -> Array:
+    return np.full(len(snapshot.pending), np.nan)
+
+
+def _usable(plan: Plan, snapshot: Snapshot) -> bool:
+    """The output gate for scores that a kernel has computed."""
+    scores = np.array([r.score for r in plan.reasons if not r.promoted])
+    if not np.isfinite(scores).all():
+        return False
+    if len(scores) < 2 or float(np.ptp(scores)) > 0.0:
+        return True
+    jobs = snapshot.world["jobs"][snapshot.pending]
+    return all(len(np.unique(jobs[name])) == 1 for name in ("limit", "request"))
 
 
 def load_policy(name: str) -> LivePolicy:

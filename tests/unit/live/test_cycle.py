@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from slurm_rl.controller.policy import LivePolicy
+from slurm_rl.controller.policy import LivePolicy, load_policy
 from slurm_rl.controller.undo import undo
 from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.snapshot import Snapshot
@@ -222,6 +222,38 @@ def test_unusable_scores_are_dropped_then_slurm_gets_its_order_back(controller: 
     assert slurm.written == []
     c.cycle()
     assert set(slurm.site_factors().values()) == {0}
+
+
+@pytest.mark.parametrize("count", [0, 5, 7])
+def test_scores_of_other_jobs_than_those_that_wait_are_dropped(controller: MakeController, count: int) -> None:
+    slurm = a_queue()
+    c = controller(slurm, policy=LivePolicy("rl:test", parse_policy("fcfs"), "abc", lambda snapshot: np.arange(count)))
+    tick = c.cycle()
+    assert (tick.note, tick.applied) == ("fallback", 0)
+    assert b"slurmrl_fallbacks_total 1.0" in c.metrics.text(), "which is what the alert looks at"
+
+
+def test_a_larger_request_is_scored_anew(controller: MakeController) -> None:
+    """A user changes the GRES of a waiting job."""
+    slurm = a_queue()
+    c = controller(slurm, policy=load_policy("saf@limit"))
+    c.cycle()
+    assert slurm.order() == [6, 5, 4, 3, 2, 1]
+    slurm.jobs[6] = msgspec.structs.replace(slurm.jobs[6], gpus={"": 8})  # 8 × 1000 s, more than any other
+    c.cycle()
+    assert slurm.order() == [5, 4, 3, 2, 1, 6]
+
+
+def test_a_job_that_took_over_an_id_is_another_job(controller: MakeController, journal: Journal) -> None:
+    """Slurm counts up and begins again: what was written to the first one says nothing about the second."""
+    slurm = a_queue()
+    c = controller(slurm)
+    c.cycle()
+    slurm.jobs[6] = a_job(6, limit=90_000, waited=1)
+    tick = c.cycle()
+    assert tick.drifted == 0, "nobody changed a factor: the job is new"
+    assert slurm.order()[-1] == 6
+    assert (6, int(NOW) - 1) in journal.touched() or slurm.site_factors()[6] == 0
 
 
 def test_every_write_is_in_the_journal_before_it_is_sent(controller: MakeController, journal: Journal) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,28 @@ def test_every_metric_that_is_asked_for_exists(file: str) -> None:
 
 def test_the_dashboard_is_json_with_panels() -> None:
     assert len(json.loads((ETC / "grafana/slurm-rl.json").read_text())["panels"]) >= 6
+
+
+def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("needs systemd-analyze")
+    unit = tmp_path / "slurm-rl.service"
+    # The programs need not be installed where this runs.
+    unit.write_text(re.sub(r"/usr/bin/(slurm-rl|curl)", "/bin/true", (ETC / "systemd/slurm-rl.service").read_text()))
+    command = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    ours = [row for row in done.stderr.splitlines() if "slurm-rl.service" in row]
+    assert ours == []
+    assert done.returncode == 0
+
+
+def test_systemd_rates_the_unit_as_well_confined(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("needs systemd-analyze")
+    command = ["systemd-analyze", "security", "--offline=yes", "--threshold=25"]
+    unit = ETC / "systemd" / "slurm-rl.service"
+    done = subprocess.run([*command, str(unit)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-300:]
 
 
 def test_the_unit_is_not_root_undoes_and_fits_the_settings() -> None:
