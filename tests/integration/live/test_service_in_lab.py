@@ -48,7 +48,10 @@ def test_submit_order_explain_kill_and_undo(start_lab: LabFactory, capsys: pytes
     until(lambda: factors(lab).get(quick, 0) > factors(lab).get(slow, 0), "the quick job goes first")
 
     # A job that comes now gets its factor while it is being submitted.
-    until(lambda: len(ask(socket, "GET", "/v1/queue")[1]["jobs"]) == 2, "a tick has seen both")
+    def seen() -> set[int]:
+        return {job["job_id"] for job in ask(socket, "GET", "/v1/queue")[1]["jobs"]}
+
+    until(lambda: seen() == {slow, quick}, "a tick has seen both, and that the first one runs")
     advised = sbatch(lab, 4)
     assert factors(lab)[advised] > factors(lab)[slow]
 
@@ -58,6 +61,12 @@ def test_submit_order_explain_kill_and_undo(start_lab: LabFactory, capsys: pytes
     said = json.loads(capsys.readouterr().out)
     assert said["rank"] == said["of"]
     assert said["job"]["user"] == "root"
+    assert [f["feature"] for f in said["features"]][:1] == ["run time"], "it is the longest"
+    low, high = said["expected_start"]["range"]
+    assert time.time() - 60 < low <= said["expected_start"]["time"] <= high < time.time() + 4 * 3600
+    with pytest.raises(SystemExit):
+        main(["explain", str(slow), "--config", config])
+    print(capsys.readouterr().out)
 
     # The service dies: submissions go on as if it had never been, and undo needs no service.
     os.kill(lab.process("service").pid, signal.SIGKILL)
