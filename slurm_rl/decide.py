@@ -25,7 +25,7 @@ from slurm_rl.place.kernels import PLACERS
 from slurm_rl.policy.fairshare import fair_tree, hold
 from slurm_rl.policy.heuristics import GIVEN, MULTIFACTOR
 from slurm_rl.policy.order import call_order_queue, site_factor, starving, weight_sum
-from slurm_rl.policy.registry import PolicySpec, settings_for
+from slurm_rl.policy.registry import PolicySpec, network_tables, settings_for
 from slurm_rl.policy.sorting import sort_by_score
 from slurm_rl.profile import call_conservative_pass
 
@@ -82,6 +82,8 @@ def decide(
     link_kernels(world)
     link(world, "order_queue")
     _make_scratch(world)
+    for key, table in network_tables(policy, len(world["jobs"])).items():
+        world[key] = table
     if scores is not None and not fallback:
         world["live"]["score"][snapshot.pending] = scores
     _prepare(world.record, snapshot.now)

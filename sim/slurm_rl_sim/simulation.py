@@ -31,7 +31,7 @@ from slurm_rl.jit import kernel
 from slurm_rl.linking import link_kernels
 from slurm_rl.place.kernels import PLACERS
 from slurm_rl.policy.heuristics import SRPT, STATIC_PRIORITY
-from slurm_rl.policy.registry import PolicySpec, settings_for
+from slurm_rl.policy.registry import PolicySpec, network_tables, settings_for
 from slurm_rl_sim import state as st
 from slurm_rl_sim.engine import BEFORE_PASS, DONE, GROW, advance, warm_start
 from slurm_rl_sim.ticks import cycles
@@ -133,6 +133,7 @@ class Simulation:
             order=np.empty(scratch, dtype=np.int64),
             scratch=np.empty(scratch, dtype=np.int64),
             started=np.empty(jobs, dtype=np.int64),
+            **network_tables(self.policy, jobs),
             events=self._events(events),
             log=np.empty(asked + 1, dtype=LOG),
             latency=np.zeros(st.LATENCY_BUCKETS, dtype=np.int64),

@@ -49,6 +49,10 @@ SHAPE = np.dtype(
         ("plan_stamp", "i8"),  # backfill `slurm`: the cycle in which one like it was last planned …
         ("plan_limit", "i8"),  # … with this limit …
         ("plan_time", "i8"),  # … for this time
+        ("sight", "i8"),  # features: the observation that the next three belong to
+        ("ways", "f8"),  # share of its nodes with room for a unit …
+        ("tight", "f8"),  # … that it would fill to the brim
+        ("spare", "f8"),  # share of its nodes' GPUs (or CPUs) that are free
         ("units", "i8"),
         ("per_node", "i8"),
         ("cpu", "i8"),  # a unit
@@ -121,7 +125,25 @@ USER = np.dtype(
     align=True,
 )
 ACCOUNT = np.dtype([("usage", "f8"), ("rate", "f8"), ("time", "f8")], align=True)
-GROUP = np.dtype([("weight", "f8"), ("center", "f8"), ("variance", "f8")], align=True)
+# Finished jobs of a kind, as the estimator remembers them, and those of its jobs that are in sight of a network.
+GROUP = np.dtype(
+    [
+        ("weight", "f8"),  # decayed count
+        ("center", "f8"),  # mean and variance of log run time
+        ("variance", "f8"),
+        ("latest", "f8"),  # log run time of the last one
+        ("sight", "i8"),  # the observation that the next three belong to
+        ("run_count", "f8"),  # running now
+        ("run_elapsed", "f8"),  # seconds that these have run, in sum
+        ("wait_count", "f8"),  # waiting now
+    ],
+    align=True,
+)
+# One recorded scheduling pass of a network, for training: rows of the tape, and the order that was tried.
+TURN = np.dtype(
+    [("time", "i8"), ("pool", "i8"), ("first", "i8"), ("count", "i8"), ("lead", "i8", (8,)), ("job", "i8", (8,))],
+    align=True,
+)
 ROW = np.dtype([("time", "i8"), ("row", "i8")], align=True)
 EVENT = np.dtype([("time", "i8"), ("node", "i8"), ("up", "i8")], align=True)
 LOG = np.dtype([("node", "i4"), ("units", "i4")], align=True)
@@ -138,6 +160,16 @@ SCALARS = [
     ("influence", "f8"),  # 1: the policy's order alone; below: a site factor of at most this share of the weights
     ("starve_age", "f8"),  # seconds of waiting after which a job may be promoted; inf = never
     ("starve_factor", "f8"),  # … if it has also waited this many times its estimate
+    ("starve_drain", "f8"),  # … or if it has waited this many times as long as its pool's backlog takes to drain
+    # A network's:
+    ("observation", "i8"),  # counts observations of queues
+    ("drain", "f8"),  # seconds that the observed pool's backlog takes
+    ("temperature", "f8"),  # > 0: orders are drawn (Plackett-Luce), for training
+    ("dice", "u8"),  # state of the random numbers for that
+    ("taping", "i8"),  # 1: passes are recorded in `tape` and `turns`
+    ("teacher", "i8"),  # the heuristic whose scores are recorded beside
+    ("taped", "i8"),  # rows so far
+    ("turned", "i8"),  # passes so far
     # Slurm's PriorityWeight*, PriorityMaxAge, PriorityDecayHalfLife and PriorityCalcPeriod:
     ("weight_age", "f8"),
     ("weight_fairshare", "f8"),

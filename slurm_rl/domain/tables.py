@@ -31,11 +31,12 @@ from slurm_rl.domain.arrays import (
     ROW,
     SCALARS,
     SHAPE,
+    TURN,
     USER,
     Array,
 )
 
-INT, WHOLE, SMALL, FLOAT = np.dtype("i8"), np.dtype("i4"), np.dtype("i2"), np.dtype("f8")
+INT, WHOLE, SMALL, FLOAT, SINGLE = np.dtype("i8"), np.dtype("i4"), np.dtype("i2"), np.dtype("f8"), np.dtype("f4")
 
 # Name, record or number type, dimensions of each table.
 TABLES: dict[str, tuple[np.dtype[Any], int]] = {
@@ -72,6 +73,12 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "order": (INT, 1),  # scratch
     "scratch": (INT, 1),  # scratch
     "started": (INT, 1),  # scratch: jobs that a pass starts
+    "net": (SINGLE, 1),  # weights of a network (policy/network.py)
+    "features": (SINGLE, 2),  # scratch: what a network sees of each waiting job …
+    "context": (SINGLE, 1),  # scratch: … and of the pool
+    "hidden": (SINGLE, 2),  # scratch
+    "tape": (SINGLE, 2),  # recorded features, for training
+    "turns": (TURN, 1),  # recorded passes, for training
     "events": (EVENT, 1),  # nodes that go down and come back
     "log": (LOG, 1),  # who ran where
     "latency": (INT, 1),  # cycles per scheduling pass, in buckets
@@ -213,6 +220,12 @@ scores = _table("scores")
 order = _table("order")
 scratch = _table("scratch")
 started = _table("started")
+net = _table("net")
+features = _table("features")
+context = _table("context")
+hidden = _table("hidden")
+tape = _table("tape")
+turns = _table("turns")
 events = _table("events")
 log = _table("log")
 latency = _table("latency")

@@ -19,7 +19,7 @@ from slurm_rl.policy.heuristics import BY_ORACLE, BY_USER
 # older job still counts when a newer one of its group ends: chosen by the rank correlation of estimate and run time
 # over the training part of several traces.
 _TRUST = 1.0
-_KEEP = 0.85
+_KEEP = 0.92
 _START_VARIANCE = 2.0
 _MAX_VARIANCE = 6.0
 
@@ -32,6 +32,7 @@ def _learn(w: Record, group: int, value: float, keep: float) -> None:
     groups.weight[group] = weight + 1.0
     groups.center[group] += delta / (weight + 1.0)
     groups.variance[group] = weight * (groups.variance[group] + delta * delta / (weight + 1.0)) / (weight + 1.0)
+    groups.latest[group] = value
 
 
 @kernel

@@ -14,14 +14,16 @@ from slurm_rl.domain.arrays import Record
 from slurm_rl.domain.links import FLOAT, INT, LIST, NOTHING, by_address
 from slurm_rl.jit import inlined, kernel
 from slurm_rl.policy.estimate import refresh
-from slurm_rl.policy.heuristics import GIVEN, multifactor_priority, score_job
+from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT, observe
+from slurm_rl.policy.heuristics import GIVEN, LEARNED, multifactor_priority, score_job
+from slurm_rl.policy.network import score_network
 from slurm_rl.policy.sorting import sort_by_score
 
 
 @inlined
 def starving(w: Record, wait: float, estimate: float) -> bool:
     """Whether a job has waited so long that it goes first."""
-    return wait > w.starve_age and wait > w.starve_factor * estimate
+    return (wait > w.starve_age and wait > w.starve_factor * estimate) or wait > w.starve_drain * w.drain
 
 
 @inlined
@@ -40,17 +42,62 @@ def weight_sum(w: Record) -> float:
 
 
 @kernel
+def _perturb(w: Record, count: int) -> None:
+    """Adds Gumbel noise, so that sorting draws an order with the probabilities of Plackett and Luce."""
+    scores = t.scores(w)
+    state = w.dice
+    for i in range(count):
+        state ^= state << np.uint64(13)
+        state ^= state >> np.uint64(7)
+        state ^= state << np.uint64(17)
+        uniform = (float(state >> np.uint64(11)) + 0.5) / 9007199254740992.0
+        scores[i] -= w.temperature * math.log(-math.log(uniform))
+    w.dice = state
+
+
+@kernel
+def _record(w: Record, now: float, queue: np.ndarray, count: int) -> None:
+    """Notes what the network saw and the positions that its order begins with; drops a pass for which there is no room."""
+    tape, turns, order = t.tape(w), t.turns(w), t.order(w)
+    if count < 2 or w.taped + count > len(tape) or w.turned >= len(turns):
+        return
+    turn, first = w.turned, w.taped
+    turns.time[turn] = int(now)
+    turns.pool[turn] = t.shapes(w).pool[np.int64(t.jobs(w).request[queue[0]])]
+    turns.first[turn] = first
+    turns.count[turn] = count
+    for k in range(turns.lead.shape[1]):
+        turns.lead[turn, k] = order[k] if k < count else -1
+        turns.job[turn, k] = queue[order[k]] if k < count else -1
+    for i in range(count):
+        for f in range(JOB_COUNT):
+            tape[first + i, f] = t.features(w)[i, f]
+        for f in range(POOL_COUNT):
+            tape[first + i, JOB_COUNT + f] = t.context(w)[f]
+        tape[first + i, JOB_COUNT + POOL_COUNT] = queue[i]
+        tape[first + i, JOB_COUNT + POOL_COUNT + 1] = score_job(w, w.teacher, now, queue[i])
+    w.taped += count
+    w.turned += 1
+
+
+@kernel
 def order_queue(w: Record, now: float, queue: np.ndarray, count: int) -> None:
     """Writes the first `count` jobs of `queue` (ascending indices) into the table `order`, the first to run first."""
     refresh(w, queue, count)
     scores, order, scratch = t.scores(w), t.order(w), t.scratch(w)
     code = w.code
-    for i in range(count):
-        j = queue[i]
-        if code == GIVEN:
-            scores[i] = t.live(w).score[j]
-        else:
-            scores[i] = score_job(w, code, now, j)
+    if code == LEARNED:
+        observe(w, now, queue, count)
+        score_network(w, count)
+        if w.temperature > 0.0:
+            _perturb(w, count)
+    else:
+        for i in range(count):
+            j = queue[i]
+            if code == GIVEN:
+                scores[i] = t.live(w).score[j]
+            else:
+                scores[i] = score_job(w, code, now, j)
     influence = w.influence
     if influence < 1.0:
         # A bounded site factor by rank on top of Slurm's own priority, as the controller writes it.
@@ -69,6 +116,8 @@ def order_queue(w: Record, now: float, queue: np.ndarray, count: int) -> None:
         elif math.isnan(scores[i]):
             scores[i] = -math.inf
     sort_by_score(scores, count, order, scratch)
+    if code == LEARNED and w.taping:
+        _record(w, now, queue, count)
     for i in range(count):
         order[i] = queue[order[i]]
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
+
+from slurm_rl.domain.arrays import Array
 from slurm_rl.errors import InputError, unknown_name
+from slurm_rl.policy.checkpoint import Model, find_model, load_model
+from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT
 from slurm_rl.policy.heuristics import (
     BY_LIMIT,
     BY_USER,
     CODES,
     DEFAULT_WEIGHTS,
     FIXED_ORDER,
+    LEARNED,
     MULTIFACTOR,
     SMITH,
     SOURCES,
     STATIC_EQUAL,
     USES_ESTIMATE,
 )
+from slurm_rl.policy.network import HIDDEN
 
 DAY = 86400.0
 
@@ -31,6 +38,9 @@ class PolicySpec:
     source: int
     starve_age: float = math.inf
     starve_factor: float = 0.0
+    starve_drain: float = math.inf
+    net: Array | None = field(default=None, repr=False, compare=False)  # a network's weights, in the order of LAYOUT
+    digest: str = ""  # … and their sha256
 
     @property
     def fixed_order(self) -> bool:
@@ -39,7 +49,7 @@ class PolicySpec:
 
     @property
     def needs_usage(self) -> bool:
-        return self.code in (MULTIFACTOR, STATIC_EQUAL)
+        return self.code in (MULTIFACTOR, STATIC_EQUAL, LEARNED)
 
     @property
     def reachable(self) -> bool:
@@ -48,10 +58,13 @@ class PolicySpec:
 
 
 def parse_policy(text: str) -> PolicySpec:
-    """A policy from its name, `NAME` or `NAME@SOURCE`."""
+    """A policy from its name: `NAME`, `NAME@SOURCE` or `rl:MODEL`."""
+    kind, colon, model = text.strip().partition(":")
+    if colon and kind == "rl":
+        return learned(load_model(find_model(model)), text.strip())
     name, _, source = text.strip().partition("@")
     if name not in CODES:
-        raise unknown_name("policy", name, CODES)
+        raise unknown_name("policy", name, [*CODES, "rl:MODEL"])
     code = CODES[name]
     if not source:
         return PolicySpec(name, code, BY_USER if code == SMITH else BY_LIMIT)
@@ -60,6 +73,18 @@ def parse_policy(text: str) -> PolicySpec:
     if source not in SOURCES:
         raise unknown_name("estimate source", source, SOURCES)
     return PolicySpec(f"{name}@{source}", code, SOURCES[source])
+
+
+def learned(model: Model, name: str | None = None) -> PolicySpec:
+    """The policy of a checked model."""
+    return PolicySpec(
+        name or f"rl:{model.name}",
+        LEARNED,
+        BY_USER,
+        starve_drain=model.starve_drain,
+        net=model.net,
+        digest=model.digest,
+    )
 
 
 def settings_for(
@@ -77,9 +102,22 @@ def settings_for(
         "influence": influence,
         "starve_age": policy.starve_age,
         "starve_factor": policy.starve_factor,
+        "starve_drain": policy.starve_drain,
         "max_age": 7 * DAY,
         "half_life": 7 * DAY,
         "calc_period": 300.0,
         "calculated": -math.inf,
     }
     return settings | {f"weight_{k}": v for k, v in (DEFAULT_WEIGHTS | (weights or {})).items()}
+
+
+def network_tables(policy: PolicySpec, jobs: int) -> dict[str, Array]:
+    """The tables of a World that a network needs: its weights, and room for what it sees of a queue."""
+    if policy.net is None:
+        return {}
+    return {
+        "net": np.ascontiguousarray(policy.net, dtype=np.float32),
+        "features": np.empty((jobs, JOB_COUNT), dtype=np.float32),
+        "context": np.zeros(POOL_COUNT, dtype=np.float32),
+        "hidden": np.empty((jobs, HIDDEN), dtype=np.float32),
+    }

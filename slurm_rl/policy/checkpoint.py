@@ -1,0 +1,189 @@
+"""Model directories: `policy.safetensors` and `manifest.toml`, checked in every respect before a weight is used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+from safetensors.numpy import load as load_tensors
+from safetensors.numpy import save as save_tensors
+
+from slurm_rl.domain.arrays import Array
+from slurm_rl.errors import ModelError
+from slurm_rl.policy.features import VERSION, digest
+from slurm_rl.policy.network import LAYOUT
+
+WEIGHTS, MANIFEST = "policy.safetensors", "manifest.toml"
+_LARGEST = 16 << 20  # bytes: nothing that we made is larger
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A checked model: its weights in the order of LAYOUT, and what is known of its making."""
+
+    path: Path
+    manifest: Mapping[str, Any]
+    net: Array = field(repr=False)
+    digest: str  # sha256 of the weights
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def starve_drain(self) -> float:
+        """After how many times the pool's backlog a waiting job goes first: part of the policy."""
+        return float(self.manifest["policy"]["starve_drain"])
+
+
+def model_directories() -> list[Path]:
+    """Where models are looked for: the site's own, then those that came with the package."""
+    package = Path(__file__).resolve().parents[1]
+    site = os.environ.get("SLURM_RL_MODELS")
+    return [*([Path(site)] if site else []), package / "_data" / "models", package.parent / "models"]
+
+
+def find_model(name: str) -> Path:
+    """The directory of a model, by its name or its path."""
+    if os.sep in name:
+        return Path(name)
+    places = model_directories()
+    for place in places:
+        if (place / name / MANIFEST).is_file():
+            return place / name
+    known = sorted({p.parent.name for place in places for p in place.glob(f"*/{MANIFEST}")})
+    raise ModelError(f"no model {name!r} (there are: {', '.join(known) or 'none'}; or give a directory: rl:./DIR)")
+
+
+def load_model(path: Path) -> Model:
+    """Reads a model and refuses it, with the reason, unless all of it is as it should be."""
+    path = Path(path).resolve()
+    manifest = _manifest(path / MANIFEST)
+    try:
+        if (path / WEIGHTS).stat().st_size > _LARGEST:
+            raise ModelError(f"{path / WEIGHTS}: larger than any model of ours")
+        raw = (path / WEIGHTS).read_bytes()
+    except OSError as error:
+        raise ModelError(f"{path / WEIGHTS}: cannot be read: {error.strerror}") from None
+    found = hashlib.sha256(raw).hexdigest()
+    if found != manifest["weights"]["sha256"]:
+        raise ModelError(f"{path / WEIGHTS}: its sha256 is {found[:12]}…, the manifest says otherwise: not used")
+    made_for = manifest["features"]
+    if (made_for["version"], made_for["hash"]) != (VERSION, digest()):
+        raise ModelError(
+            f"{path}: made for features {made_for['version']} ({made_for['hash']}), "
+            f"this release has {VERSION} ({digest()}): retrain it"
+        )
+    return Model(path, manifest, _flat(path / WEIGHTS, raw), found)
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = tomllib.loads(path.read_text(encoding="utf-8"))
+        drain = manifest["policy"]["starve_drain"]
+        complete = (
+            isinstance(manifest["weights"]["sha256"], str)
+            and isinstance(manifest["features"]["version"], int)
+            and isinstance(manifest["features"]["hash"], str)
+            and isinstance(drain, int | float)
+            and drain > 0
+        )
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ModelError(f"{path}: no TOML: {error}") from None
+    except (KeyError, TypeError):
+        complete = False
+    if not complete:
+        raise ModelError(f"{path}: lacks weights.sha256, features.version, features.hash or policy.starve_drain")
+    return manifest
+
+
+def _flat(path: Path, raw: bytes) -> Array:
+    try:
+        tensors = load_tensors(raw)
+    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+        raise ModelError(f"{path}: no safetensors file: {error}") from None
+    for name, shape in LAYOUT.items():
+        tensor = tensors.pop(name, None)
+        if tensor is None or tensor.shape != shape or tensor.dtype != np.float32:
+            got = "is missing" if tensor is None else f"is {tensor.dtype} {list(tensor.shape)}"
+            raise ModelError(f"{path}: tensor {name} {got}, want float32 {list(shape)}")
+        if not np.isfinite(tensor).all():
+            raise ModelError(f"{path}: tensor {name} holds values that are not finite")
+        tensors[name] = tensor
+    unknown = sorted(set(tensors) - set(LAYOUT))
+    if unknown:
+        raise ModelError(f"{path}: unknown tensor {unknown[0]}")
+    return flatten(tensors)
+
+
+def flatten(tensors: Mapping[str, Array]) -> Array:
+    """Tensors by name as the one array that kernels read."""
+    return np.concatenate([np.asarray(tensors[name], dtype=np.float32).ravel() for name in LAYOUT])
+
+
+def save_model(
+    path: Path, tensors: Mapping[str, Array], manifest: Mapping[str, Any], *, starve_drain: float = math.inf
+) -> Model:
+    """Writes a model beside its place, checks it, and only then puts it there; an older one is replaced whole."""
+    path = Path(path)
+    raw = save_tensors({name: np.ascontiguousarray(tensors[name], dtype=np.float32) for name in LAYOUT})
+    full: dict[str, Any] = {k: v for k, v in manifest.items() if not isinstance(v, Mapping)}
+    full |= {k: v for k, v in manifest.items() if isinstance(v, Mapping)}
+    full["policy"] = {"starve_drain": float(starve_drain)}
+    full["features"] = {"version": VERSION, "hash": digest()}
+    full["weights"] = {"file": WEIGHTS, "sha256": hashlib.sha256(raw).hexdigest()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        (fresh / WEIGHTS).write_bytes(raw)
+        (fresh / MANIFEST).write_text(to_toml(full), encoding="utf-8")
+        load_model(fresh)
+        fresh.chmod(0o755)
+        if path.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
+            path.rename(old / "model")
+            fresh.rename(path)
+            shutil.rmtree(old)
+        else:
+            fresh.rename(path)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return load_model(path)
+
+
+def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:
+    """Plain values, lists of them, and tables of these, as TOML."""
+    lines = [f"{k} = {_toml_value(v)}" for k, v in values.items() if not isinstance(v, Mapping)]
+    for name, table in values.items():
+        if isinstance(table, Mapping):
+            lines += ["", f"[{prefix}{_toml_key(name)}]", to_toml(table, f"{prefix}{_toml_key(name)}.").rstrip("\n")]
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _toml_key(key: str) -> str:
+    return key if key.replace("_", "").replace("-", "").isalnum() else json.dumps(key)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return repr(value)  # inf and nan are TOML too
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml_value(v) for v in value) + "]"
+    return json.dumps(str(value), ensure_ascii=False)

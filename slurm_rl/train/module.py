@@ -1,0 +1,95 @@
+"""The network in torch: the one definition that training changes; policy/network.py is its compiled twin."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from slurm_rl.domain.arrays import Array
+from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT
+from slurm_rl.policy.network import CONTEXT, HIDDEN, LAYOUT
+
+BUFFERS = ("job_shift", "job_scale", "pool_shift", "pool_scale")
+
+
+class QueueNet(nn.Module):
+    """Scores the jobs of padded queues; `value` is a head for training alone."""
+
+    job_shift: Tensor
+    job_scale: Tensor
+    pool_shift: Tensor
+    pool_scale: Tensor
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        dice = torch.Generator().manual_seed(seed)
+
+        def weights(name: str) -> nn.Parameter:
+            shape = LAYOUT[name]
+            bound = 1.0 / math.sqrt(shape[0])
+            return nn.Parameter(torch.empty(shape).uniform_(-bound, bound, generator=dice))
+
+        def zeros(name: str) -> nn.Parameter:
+            return nn.Parameter(torch.zeros(LAYOUT[name]))
+
+        for name in BUFFERS:
+            self.register_buffer(name, torch.ones(LAYOUT[name]) if "scale" in name else torch.zeros(LAYOUT[name]))
+        self.encode, self.encode_bias = weights("encode"), zeros("encode_bias")
+        self.attend = weights("attend")
+        self.gather, self.gather_bias = weights("gather"), zeros("gather_bias")
+        self.mix, self.inform, self.mix_bias = weights("mix"), weights("inform"), zeros("mix_bias")
+        self.out, self.skip = weights("out"), zeros("skip")
+        self.value_hidden = nn.Linear(HIDDEN + POOL_COUNT, 32)
+        self.value_out = nn.Linear(32, 1)
+        with torch.no_grad():
+            for layer in (self.value_hidden, self.value_out):
+                layer.weight.uniform_(-0.1, 0.1, generator=dice)
+                layer.bias.zero_()
+
+    def forward(self, jobs: Tensor, pool: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores [batch, queue] of jobs [batch, queue, features] where the mask holds, and values [batch]."""
+        x = (jobs - self.job_shift) * self.job_scale
+        c = (pool - self.pool_shift) * self.pool_scale
+        h = torch.relu(x @ self.encode + self.encode_bias)
+        interest = (h @ self.attend).masked_fill(~mask, -math.inf)
+        pooled = (torch.softmax(interest, dim=1).unsqueeze(-1) * h).sum(dim=1)
+        seen = torch.cat([pooled, c], dim=1)
+        context = torch.relu(seen @ self.gather + self.gather_bias)
+        z = torch.relu(h @ self.mix + (context @ self.inform + self.mix_bias).unsqueeze(1))
+        scores = z @ self.out + x @ self.skip
+        value = self.value_out(torch.tanh(self.value_hidden(seen))).squeeze(-1)
+        return scores, value
+
+    def normalise(self, jobs: Array, pools: Array) -> None:
+        """Sets shifts and scales from rows of features; a feature that never varies counts for nothing."""
+        for rows, shift, scale in ((jobs, self.job_shift, self.job_scale), (pools, self.pool_shift, self.pool_scale)):
+            mean, deviation = rows.mean(axis=0), rows.std(axis=0)
+            scales = np.where(deviation > 1e-3, 1.0 / np.maximum(deviation, 1e-3), 0.0)
+            shift.copy_(torch.from_numpy(mean.astype(np.float32)))
+            scale.copy_(torch.from_numpy(scales.astype(np.float32)))
+
+    def tensors(self) -> dict[str, Array]:
+        """The weights that the compiled twin reads."""
+        state = self.state_dict()
+        return {name: state[name].numpy().copy() for name in LAYOUT}
+
+    def take(self, tensors: Mapping[str, Array]) -> None:
+        """Sets the weights that the compiled twin reads."""
+        self.load_state_dict({n: torch.from_numpy(np.array(v)) for n, v in tensors.items()}, strict=False)
+
+
+def unflatten(net: Array) -> dict[str, Array]:
+    """Tensors by name from the one array that kernels read."""
+    tensors, at = {}, 0
+    for name, shape in LAYOUT.items():
+        size = math.prod(shape)
+        tensors[name] = net[at : at + size].reshape(shape)
+        at += size
+    return tensors
+
+
+assert HIDDEN % 8 == 0 and CONTEXT % 8 == 0 and JOB_COUNT % 8 == 0  # the compiled twin works on eight numbers at a time
