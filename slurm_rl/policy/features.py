@@ -71,10 +71,12 @@ def digest() -> str:
 
 
 @inlined
-def _closest(w: Record, j: int) -> int:
+def _closest(w: Record, j: int) -> np.int64:
     """The estimator's closest group of a job: its name where it has one, else its exact size and limit."""
     named = np.int64(t.jobs(w).group[j, 4])
-    return (named if named >= 0 else np.int64(t.jobs(w).group[j, 3])) + 1
+    if named >= 0:
+        return named + 1
+    return np.int64(t.jobs(w).group[j, 3]) + 1
 
 
 @inlined

@@ -1,8 +1,8 @@
 """The network's compiled twin: scores a queue inside the engine, equal to the torch module of train/module.py.
 
-A job's features pass a shared encoder; attention pools the queue into one vector, which with the pool's features becomes
-a context; each job's score comes from its encoding, the context, and a linear path from its features. Cost grows
-linearly with the queue, and permuting the jobs permutes the scores.
+A job's features pass a shared encoder; attention pools the queue into one vector, which with the pool's features
+becomes a context; each job's score comes from its encoding, the context, and a linear path from its features. Cost
+grows linearly with the queue, and permuting the jobs permutes the scores.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def _perturb(w: Record, count: int) -> None:
 
 @kernel
 def _record(w: Record, now: float, queue: np.ndarray, count: int) -> None:
-    """Notes what the network saw and the positions that its order begins with; drops a pass for which there is no room."""
+    """Notes what the network saw and the positions that its order begins with, if there is room for it."""
     tape, turns, order = t.tape(w), t.turns(w), t.order(w)
     if count < 2 or w.taped + count > len(tape) or w.turned >= len(turns):
         return

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from slurm_rl.domain.arrays import Array
-from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT
-from slurm_rl.policy.network import CONTEXT, HIDDEN, LAYOUT
+from slurm_rl.policy.features import POOL_COUNT
+from slurm_rl.policy.network import HIDDEN, LAYOUT
 
 BUFFERS = ("job_shift", "job_scale", "pool_shift", "pool_scale")
 
@@ -90,6 +90,3 @@ def unflatten(net: Array) -> dict[str, Array]:
         tensors[name] = net[at : at + size].reshape(shape)
         at += size
     return tensors
-
-
-assert HIDDEN % 8 == 0 and CONTEXT % 8 == 0 and JOB_COUNT % 8 == 0  # the compiled twin works on eight numbers at a time

@@ -1,7 +1,7 @@
 """Proximal policy optimisation of a queue network, in one file: play, value, update, keep the best.
 
 An action is the order of a queue, drawn as Plackett and Luce would: the first job by a softmax of the scores, the next
-one among the rest, and so on. Only the positions that mattered count: the jobs that started, and the first that did not.
+one among the rest, and so on. Only positions that mattered count: the jobs that started, and the first that did not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -90,7 +89,14 @@ def order_log_probability(scores: Tensor, mask: Tensor, lead: Tensor, picks: Ten
 
 
 def ppo_loss(
-    ratio: Tensor, advantage: Tensor, value: Tensor, target: Tensor, entropy: Tensor, *, clip: float, weights: Any
+    ratio: Tensor,
+    advantage: Tensor,
+    value: Tensor,
+    target: Tensor,
+    entropy: Tensor,
+    *,
+    clip: float,
+    weights: tuple[float, float],
 ) -> Tensor:
     """Clipped surrogate + squared value error - entropy bonus; `weights` is (value, entropy)."""
     surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
@@ -216,7 +222,7 @@ class Trainer:
                 scores, _ = self.net(jobs, pool, mask)
                 loss = -(order_log_probability(scores / self.settings.temperature, mask, lead, picks) / picks).mean()
                 self._step(loss)
-                losses.append(float(loss))
+                losses.append(loss.item())
         return float(np.mean(losses))
 
     def update(self, episodes: Sequence[Episode]) -> dict[str, float]:
@@ -230,7 +236,7 @@ class Trainer:
         if not batches:
             raise TrainingStopped("no queue of two or more jobs had a choice: there is nothing to learn")
         dice = np.random.default_rng([s.seed, 5, self.iteration])
-        kl, losses, moved = 0.0, [], False
+        kl, losses = 0.0, []
         for _ in range(s.epochs):
             divergence = []
             for k in dice.permutation(len(batches)).tolist():
@@ -245,12 +251,11 @@ class Trainer:
                     ratio, b.advantage, value, b.target, entropy, clip=s.clip, weights=(s.value, entropy_weight)
                 )
                 self._step(loss)
-                losses.append(float(loss))
-                divergence.append(float((ratio - 1 - log_ratio).mean()))
-            kl, moved = float(np.mean(divergence)), True
+                losses.append(loss.item())
+                divergence.append((ratio - 1 - log_ratio).mean().item())
+            kl = float(np.mean(divergence))
             if kl > s.stop_at:
                 break
-        assert moved
         return {"loss": float(np.mean(losses)), "kl": kl}
 
     def _batches(self, episode: Episode) -> list[Batch]:
@@ -325,8 +330,7 @@ class Trainer:
             numbers["reward"] = float(np.mean([e.reward.sum() for e in episodes]))
             self.iteration += 1
             self._judge(report, numbers)
-        assert self.best_net is not None
-        return self.best_net
+        return flatten(self.net.tensors()) if self.best_net is None else self.best_net
 
     def _judge(self, report: Callable[[dict[str, float]], None], numbers: dict[str, float]) -> None:
         ratios = self.validation()

@@ -98,7 +98,7 @@ def play(
     *,
     temperature: float,
     seed: int,
-    rows: int = 400_000,
+    rows: int = 120_000,
     costs: Mapping[str, float] = COSTS,
     teacher: str = "fcfs",
 ) -> Episode:
@@ -123,8 +123,9 @@ def _picks(turns: Array, start: Array) -> Array:
     """How many leading choices count: all that started at once, and the first that did not."""
     job = turns["job"]
     started = (job >= 0) & (start[np.maximum(job, 0)] == turns["time"][:, None])
-    prefix = np.cumprod(started, axis=1).sum(axis=1)
-    return np.minimum(prefix + 1, np.minimum(turns["count"], job.shape[1])).astype(np.int64)
+    prefix: Array = np.cumprod(started, axis=1).sum(axis=1)
+    picks: Array = np.minimum(prefix + 1, np.minimum(turns["count"], job.shape[1])).astype(np.int64)
+    return picks
 
 
 def _successors(turns: Array) -> tuple[Array, Array]:

@@ -104,7 +104,7 @@ class History:
         log_run = math.log(max(ran, 1.0))
         self.everyone.learn(log_run - math.log(limit), 0.999)
         for level, key in enumerate(keys):
-            self.groups.setdefault(key, Group()).learn(log_run, 0.999 if level == 0 else 0.85)
+            self.groups.setdefault(key, Group()).learn(log_run, 0.999 if level == 0 else 0.92)
 
     def predict(self, keys: list[tuple[object, ...]], limit: int) -> tuple[float, float]:
         """The estimate and E[1/r]."""

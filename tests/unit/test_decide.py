@@ -10,7 +10,9 @@ import pytest
 from slurm_rl.decide import Guardrails, decide
 from slurm_rl.domain.build import build
 from slurm_rl.domain.cluster import Cluster, NodeClass
-from slurm_rl.policy.registry import parse_policy
+from slurm_rl.policy.heuristics import BY_USER, LEARNED
+from slurm_rl.policy.network import LENGTH
+from slurm_rl.policy.registry import PolicySpec, parse_policy
 from slurm_rl.traces.trace import Trace, make_trace
 from slurm_rl_sim.simulation import Simulation
 from slurm_rl_sim.workload import requests_of, sorted_by_id
@@ -49,11 +51,21 @@ def a_workload(seed: int, jobs: int = 60, shares: bool = False) -> Trace:
 
 
 def a_simulation(trace: Trace, policy: str, **options: object) -> Simulation:
-    return Simulation(build(requests_of(trace), CLUSTER), trace.run_time, parse_policy(policy), **options)  # type: ignore[arg-type]
+    return Simulation(build(requests_of(trace), CLUSTER), trace.run_time, a_policy(policy), **options)  # type: ignore[arg-type]
+
+
+def a_policy(name: str) -> PolicySpec:
+    """A policy by its name; `learned`: a network of random weights that promotes whoever waited too long."""
+    if name != "learned":
+        return parse_policy(name)
+    net = np.random.default_rng(5).normal(size=LENGTH).astype(np.float32) * np.float32(0.1)
+    return PolicySpec("learned", LEARNED, BY_USER, starve_drain=2.0, net=net)
 
 
 @pytest.mark.parametrize("backfill", ["none", "firstfit", "easy", "conservative", "slurm"])
-@pytest.mark.parametrize("policy", ["fcfs", "sjf@limit", "sjf@user", "wfp3", "multifactor", "static-equal", "smith"])
+@pytest.mark.parametrize(
+    "policy", ["fcfs", "sjf@limit", "sjf@user", "wfp3", "multifactor", "static-equal", "smith", "learned"]
+)
 @pytest.mark.parametrize("placement", ["first-fit", "best-fit", "round-robin", "tier"])
 def test_the_engine_starts_what_decide_plans(policy: str, backfill: str, placement: str) -> None:
     for seed in range(2):
@@ -62,7 +74,7 @@ def test_the_engine_starts_what_decide_plans(policy: str, backfill: str, placeme
         passes = 0
         while simulation.to_next_pass():
             snapshot = simulation.snapshot()
-            plan = decide(snapshot, parse_policy(policy), backfill=backfill, placement=placement)
+            plan = decide(snapshot, a_policy(policy), backfill=backfill, placement=placement)
             before = set(np.flatnonzero(simulation.world["live"]["start"] >= 0).tolist())
             now = simulation.now
             planned = {s.job: sorted(s.nodes) for s in plan.starts}

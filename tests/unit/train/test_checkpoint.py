@@ -1,0 +1,132 @@
+"""A model is used only if everything about it is as it should be."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from slurm_rl.domain.arrays import Array
+from slurm_rl.errors import ModelError
+from slurm_rl.policy.checkpoint import MANIFEST, WEIGHTS, find_model, flatten, load_model, save_model, to_toml
+from slurm_rl.policy.network import LAYOUT
+from slurm_rl.policy.registry import parse_policy
+
+
+def some_tensors() -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in LAYOUT.items()}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "mine"
+    save_model(path, some_tensors(), {"algorithm": "ppo", "scores": {"mean_bsld": 3.5}}, starve_drain=4.0)
+    return path
+
+
+def resign(path: Path) -> None:
+    """Makes the manifest vouch for the weights as they are."""
+    import hashlib
+
+    text = (path / MANIFEST).read_text().splitlines()
+    found = hashlib.sha256((path / WEIGHTS).read_bytes()).hexdigest()
+    lines = [f'sha256 = "{found}"' if line.startswith("sha256") else line for line in text]
+    (path / MANIFEST).write_text("\n".join(lines))
+
+
+def test_a_saved_model_comes_back(model: Path) -> None:
+    loaded = load_model(model)
+    assert np.array_equal(loaded.net, flatten(some_tensors()))
+    assert loaded.manifest["scores"]["mean_bsld"] == 3.5
+    assert loaded.starve_drain == 4.0
+    policy = parse_policy(f"rl:{model}")
+    assert policy.name == f"rl:{model}"
+    assert policy.digest == loaded.digest
+    assert policy.starve_drain == 4.0
+
+
+def test_saving_again_replaces_the_model_whole(model: Path) -> None:
+    other = {name: tensor + 1 for name, tensor in some_tensors().items()}
+    save_model(model, other, {"algorithm": "ppo"})
+    assert np.array_equal(load_model(model).net, flatten(other))
+    assert [p.name for p in model.parent.iterdir()] == ["mine"]
+
+
+def test_a_model_with_nan_is_never_written(model: Path) -> None:
+    before = load_model(model).digest
+    with pytest.raises(ModelError, match="not finite"):
+        save_model(model, some_tensors() | {"out": np.full(LAYOUT["out"], np.nan)}, {})
+    assert load_model(model).digest == before
+    assert [p.name for p in model.parent.iterdir()] == ["mine"]
+
+
+def test_changed_weights_are_refused(model: Path) -> None:
+    raw = bytearray((model / WEIGHTS).read_bytes())
+    raw[-1] ^= 1
+    (model / WEIGHTS).write_bytes(raw)
+    with pytest.raises(ModelError, match="sha256"):
+        load_model(model)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "reason"),
+    [
+        ("out", np.full(LAYOUT["out"], np.nan, dtype=np.float32), "not finite"),
+        ("out", np.zeros(3, dtype=np.float32), r"is float32 \[3\]"),
+        ("out", np.zeros(LAYOUT["out"], dtype=np.float64), "is float64"),
+        ("out", None, "is missing"),
+        ("extra", np.zeros(3, dtype=np.float32), "unknown tensor extra"),
+    ],
+)
+def test_poisoned_tensors_are_refused(model: Path, name: str, tensor: Array | None, reason: str) -> None:
+    tensors = some_tensors() | ({} if tensor is None else {name: tensor})
+    if tensor is None:
+        del tensors[name]
+    save_file(tensors, model / WEIGHTS)
+    resign(model)
+    with pytest.raises(ModelError, match=reason):
+        load_model(model)
+
+
+def test_a_pickle_is_refused_and_not_opened(model: Path, tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return (Path.touch, (tmp_path / "sprung",))  # type: ignore[return-value]
+
+    (model / WEIGHTS).write_bytes(pickle.dumps(Trap()))
+    resign(model)
+    with pytest.raises(ModelError, match="no safetensors file"):
+        load_model(model)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_other_features_are_refused(model: Path) -> None:
+    text = (model / MANIFEST).read_text()
+    (model / MANIFEST).write_text(text.replace("version = 1", "version = 99"))
+    with pytest.raises(ModelError, match="made for features 99"):
+        load_model(model)
+
+
+@pytest.mark.parametrize("text", ["", "not toml [", '[weights]\nsha256 = "x"\n', "weights = 3\n"])
+def test_a_broken_manifest_is_refused(model: Path, text: str) -> None:
+    (model / MANIFEST).write_text(text)
+    with pytest.raises(ModelError, match=MANIFEST):
+        load_model(model)
+
+
+def test_an_unknown_model_names_those_there_are(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_RL_MODELS", str(model.parent))
+    assert find_model("mine") == model
+    with pytest.raises(ModelError, match=r"no model 'nobody' \(there are: .*mine"):
+        find_model("nobody")
+
+
+def test_manifests_are_toml() -> None:
+    import tomllib
+
+    values = {"a": 1, "b": [1.5, True], "c": 'quo"te', "t": {"x": float("inf"), "odd key": {"y": "z"}}}
+    assert tomllib.loads(to_toml(values)) == values

@@ -1,0 +1,129 @@
+"""The network: its compiled twin equals torch, its scores follow the jobs, and it never sees a true run time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from slurm_rl.domain.arrays import TURN, Array
+from slurm_rl.domain.build import build
+from slurm_rl.domain.tables import World
+from slurm_rl.jit import kernel
+from slurm_rl.policy.checkpoint import flatten
+from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT, digest
+from slurm_rl.policy.heuristics import BY_USER, LEARNED
+from slurm_rl.policy.network import HIDDEN, score_network
+from slurm_rl.policy.registry import PolicySpec
+from slurm_rl.train.module import QueueNet, unflatten
+from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.workload import requests_of
+from tests.unit.test_decide import CLUSTER, a_workload
+
+
+@kernel
+def _score(world: Array, count: int) -> None:
+    score_network(world[0], count)
+
+
+def twin_scores(net: Array, jobs: Array, pool: Array) -> Array:
+    count = len(jobs)
+    world = World(
+        net=net,
+        features=np.ascontiguousarray(jobs, dtype=np.float32),
+        context=np.ascontiguousarray(pool, dtype=np.float32),
+        hidden=np.zeros((count, HIDDEN), dtype=np.float32),
+        scores=np.zeros(count),
+    )
+    _score(world.record, count)
+    scores: Array = world["scores"].copy()
+    return scores
+
+
+def a_network(seed: int) -> QueueNet:
+    net = QueueNet(seed)
+    rng = np.random.default_rng(seed)
+    net.normalise(rng.normal(3, 2, (50, JOB_COUNT)), rng.normal(1, 1, (50, POOL_COUNT)))
+    return net
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 64, 500])
+def test_the_compiled_twin_equals_torch(count: int) -> None:
+    rng = np.random.default_rng(count)
+    net = a_network(count)
+    jobs, pool = rng.normal(3, 2, (count, JOB_COUNT)), rng.normal(1, 1, POOL_COUNT)
+    with torch.no_grad():
+        scores, _ = net(
+            torch.tensor(jobs[None], dtype=torch.float32),
+            torch.tensor(pool[None], dtype=torch.float32),
+            torch.ones((1, count), dtype=torch.bool),
+        )
+    assert twin_scores(flatten(net.tensors()), jobs, pool) == pytest.approx(scores[0].numpy(), abs=1e-5)
+
+
+def test_permuting_the_jobs_permutes_the_scores() -> None:
+    rng = np.random.default_rng(1)
+    net, jobs, pool = flatten(a_network(1).tensors()), rng.normal(3, 2, (40, JOB_COUNT)), rng.normal(size=POOL_COUNT)
+    order = rng.permutation(40)
+    assert twin_scores(net, jobs[order], pool) == pytest.approx(twin_scores(net, jobs, pool)[order], abs=1e-5)
+
+
+def test_what_the_mask_hides_changes_no_score() -> None:
+    rng = np.random.default_rng(2)
+    net = a_network(2)
+    jobs, pool = torch.tensor(rng.normal(size=(1, 9, JOB_COUNT)), dtype=torch.float32), torch.zeros((1, POOL_COUNT))
+    mask = torch.arange(9)[None] < 5
+    other = jobs.clone()
+    other[:, 5:] = 1e3
+    with torch.no_grad():
+        assert torch.equal(net(jobs, pool, mask)[0][:, :5], net(other, pool, mask)[0][:, :5])
+        assert torch.allclose(net(jobs, pool, mask)[0][:, :5], net(jobs[:, :5], pool, mask[:, :5])[0], atol=1e-5)
+
+
+def test_weights_survive_flattening() -> None:
+    net = flatten(a_network(3).tensors())
+    assert np.array_equal(flatten(unflatten(net)), net)
+
+
+def observed(run_time: Array, until: int) -> tuple[Array, Simulation]:
+    """All features that a network has seen up to a moment of a replay."""
+    trace = a_workload(3, jobs=120)
+    net = np.zeros(len(flatten(a_network(0).tensors())), dtype=np.float32)
+    policy = PolicySpec("learned", LEARNED, BY_USER, net=net)
+    simulation = Simulation(build(requests_of(trace), CLUSTER), run_time, policy, backfill="easy")
+    simulation.world["tape"] = np.zeros((20_000, JOB_COUNT + POOL_COUNT + 2), dtype=np.float32)
+    simulation.world["turns"] = np.zeros(2000, dtype=TURN)
+    simulation.world["taping"] = 1
+    simulation.run(until)
+    return simulation.world["tape"][: int(simulation.world["taped"])], simulation
+
+
+def test_true_run_times_of_unfinished_jobs_change_no_feature() -> None:
+    trace = a_workload(3, jobs=120)
+    until = 400
+    seen, simulation = observed(trace.run_time, until)
+    live = simulation.world["live"]
+    unfinished = (live["end"] > until) | (live["start"] < 0)
+    assert unfinished.sum() > 20, "the replay must be in full swing"
+    # The same until then, and any other length of what is not over: longer for what runs, anything for what waits.
+    other = np.where(unfinished, trace.run_time + 777 + np.arange(120), trace.run_time)
+    again, _ = observed(other, until)
+    assert len(seen) > 300
+    assert np.array_equal(seen, again)
+    # The test can fail: another past does change what is seen.
+    past = np.where(~unfinished & (trace.run_time > 5), trace.run_time // 2, trace.run_time)
+    assert not np.array_equal(seen, observed(past, until)[0])
+
+
+def test_features_are_finite_and_vary() -> None:
+    seen, _ = observed(a_workload(3, jobs=120).run_time, 10_000)
+    jobs = seen[:, :JOB_COUNT]
+    assert np.isfinite(seen).all()
+    constant = {name for k, name in enumerate(JOB_FEATURES) if np.ptp(jobs[:, k]) == 0}
+    # Nobody is preempted, no partition or QOS has a factor, and no two jobs of a user have the same limit.
+    assert constant <= {"done", "standing", "latest_like", "running_like", "elapsed_like", "waiting_like"}
+
+
+def test_the_digest_names_the_features_of_this_release() -> None:
+    assert len(digest()) == 16
+    assert int(digest(), 16) >= 0
