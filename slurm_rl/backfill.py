@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_rl.domain import tables as t
-from slurm_rl.domain.arrays import BOTH, CPU, EXTRA, GIVE, GPU, MEM, NEVER, NOW, Record
+from slurm_rl.domain.arrays import BOTH, CPU, EXTRA, GIVE, GPU, MEM, NEVER, NOW, Array, Record
 from slurm_rl.domain.links import INT, LIST, by_address
-from slurm_rl.jit import inlined, kernel
+from slurm_rl.jit import inlined, inner, kernel
 from slurm_rl.place.kernels import ROUND_ROBIN, apply, call_place, record, take
 from slurm_rl.place.room import fits_totals
 
@@ -18,7 +18,7 @@ NONE, FIRSTFIT, EASY, CONSERVATIVE, SLURM = np.arange(5)
 BACKFILLS = {"none": NONE, "firstfit": FIRSTFIT, "easy": EASY, "conservative": CONSERVATIVE, "slurm": SLURM}
 
 
-@kernel
+@inner
 def begin(w: Record, j: int, now: int, count: int) -> None:
     """Gives job `j` the placement in `t.spot(w)` and enters it among the running."""
     pools = t.pools(w)
@@ -72,7 +72,7 @@ def leave_running(w: Record, pool: int, j: int) -> None:
         running[i] = running[i + 1]
 
 
-@kernel
+@inner
 def copy_pool(w: Record, pool: int, source: int, target: int) -> None:
     """Copies a pool's part of one view into another."""
     free, used, total = t.free(w), t.used(w), t.total(w)
@@ -85,47 +85,52 @@ def copy_pool(w: Record, pool: int, source: int, target: int) -> None:
         total[target, pool, c] = total[source, pool, c]
 
 
-@kernel
-def meet(w: Record, pool: int, a: int, b: int, target: int, first: int, last: int) -> None:
-    """On nodes first … last of a pool, what is free in both views, sums kept right; `target` may be one of them."""
+@inner
+def meet(w: Record, pool: int, a: int, b: int, target: int) -> None:
+    """On a pool's nodes, what is free in both views, with its sums; `target` may be one of them."""
     free, used, total = t.free(w), t.used(w), t.total(w)
     slots = used.shape[2]
-    if slots == 0 and last - first == t.pools(w).last_node[pool] - t.pools(w).first_node[pool]:
-        # Everything: plain loops that the compiler can vectorise, sums anew.
-        cpu, mem, gpu = np.int64(0), np.int64(0), np.int64(0)
-        for n in range(first, last):
-            x = min(free[a, n, CPU], free[b, n, CPU])
-            y = min(free[a, n, MEM], free[b, n, MEM])
-            z = min(free[a, n, GPU], free[b, n, GPU])
-            free[target, n, CPU] = x
-            free[target, n, MEM] = y
-            free[target, n, GPU] = z
-            cpu += x
-            mem += y
-            gpu += z
-        total[target, pool, CPU] = cpu
-        total[target, pool, MEM] = mem
-        total[target, pool, GPU] = gpu
-        return
     cpu, mem, gpu = np.int64(0), np.int64(0), np.int64(0)
-    for n in range(first, last):
-        cpu -= free[target, n, CPU]
-        mem -= free[target, n, MEM]
-        gpu -= free[target, n, GPU]
-        for c in range(3):
-            free[target, n, c] = min(free[a, n, c], free[b, n, c])
+    for n in range(t.pools(w).first_node[pool], t.pools(w).last_node[pool]):
+        x = min(free[a, n, CPU], free[b, n, CPU])
+        y = min(free[a, n, MEM], free[b, n, MEM])
+        z = min(free[a, n, GPU], free[b, n, GPU])
         if slots > 0:
-            whole = 0
-            for k in range(slots):
-                used[target, n, k] = max(used[a, n, k], used[b, n, k])
-                whole += used[target, n, k] == 0
-            free[target, n, GPU] = whole
-        cpu += free[target, n, CPU]
-        mem += free[target, n, MEM]
-        gpu += free[target, n, GPU]
-    total[target, pool, CPU] += cpu
-    total[target, pool, MEM] += mem
-    total[target, pool, GPU] += gpu
+            z = _meet_slots(used, a, b, target, n)
+        free[target, n, CPU] = x
+        free[target, n, MEM] = y
+        free[target, n, GPU] = z
+        cpu += x
+        mem += y
+        gpu += z
+    total[target, pool, CPU] = cpu
+    total[target, pool, MEM] = mem
+    total[target, pool, GPU] = gpu
+
+
+@inlined
+def _meet_slots(used: Array, a: int, b: int, target: int, n: int) -> int:
+    """Likewise of a node's GPUs that are told apart; how many of them are whole."""
+    whole = 0
+    for k in range(used.shape[2]):
+        most = max(used[a, n, k], used[b, n, k])
+        used[target, n, k] = most
+        whole += most == 0
+    return whole
+
+
+@inlined
+def _meet_again(w: Record, pool: int, a: int, b: int, target: int, count: int) -> None:
+    """Likewise of the nodes in `t.spot(w)` alone, the others being as they were."""
+    free, used, total, spot = t.free(w), t.used(w), t.total(w), t.spot(w)
+    for i in range(count):
+        n = spot.node[i]
+        for c in range(3):
+            least = min(free[a, n, c], free[b, n, c])
+            if c == GPU and used.shape[2] > 0:
+                least = _meet_slots(used, a, b, target, n)
+            total[target, pool, c] += least - free[target, n, c]
+            free[target, n, c] = least
 
 
 @inlined
@@ -142,26 +147,27 @@ def try_start(w: Record, j: int, now: int, stamp: int) -> bool:
     return True
 
 
-@kernel
+@inlined
 def foresee(w: Record, pool: int, head: int) -> None:
     """The earliest that the head could fit by the pool's sums alone: a bound on the shadow time, cheap to have.
 
     A job that ends by this bound may start whatever the reservation turns out to be; nodes are planned only when
     another one asks. Jobs started before that end by the shadow time, so that planning late plans the same.
     """
-    pools, shapes, total, live = t.pools(w), t.shapes(w), t.total(w), t.live(w)
+    pools, jobs, shapes, total, live = t.pools(w), t.jobs(w), t.shapes(w), t.total(w), t.live(w)
+    running = t.running(w)
     pools.head[pool] = head
     pools.extra_known[pool] = 0
     for c in range(3):
         total[EXTRA, pool, c] = total[NOW, pool, c]
-    s = np.int64(t.jobs(w).request[head])
+    s = np.int64(jobs.request[head])
     i = pools.first_job[pool]
     last = i + pools.running[pool]
     pools.shadow[pool] = NEVER
     while i < last:
-        instant = live.expected_end[t.running(w)[i]]
-        while i < last and live.expected_end[t.running(w)[i]] == instant:
-            k = t.jobs(w).request[t.running(w)[i]]
+        instant = live.expected_end[running[i]]
+        while i < last and live.expected_end[running[i]] == instant:
+            k = jobs.request[running[i]]
             total[EXTRA, pool, CPU] += shapes.units[k] * shapes.cpu[k]
             total[EXTRA, pool, MEM] += shapes.units[k] * shapes.mem[k]
             total[EXTRA, pool, GPU] += shapes.units[k] * shapes.gpu[k]
@@ -174,12 +180,12 @@ def foresee(w: Record, pool: int, head: int) -> None:
     total[EXTRA, pool, GPU] -= shapes.units[s] * shapes.gpu[s]
 
 
-@kernel
+@inlined
 def reserve_head(w: Record, pool: int) -> None:
     """EASY's reservation: when the head fits if running jobs use up their limits, and what is left beside it then."""
     copy_pool(w, pool, NOW, EXTRA)
-    pools, live = t.pools(w), t.live(w)
-    s = np.int64(t.jobs(w).request[pools.head[pool]])
+    pools, jobs, live, running = t.pools(w), t.jobs(w), t.live(w), t.running(w)
+    s = np.int64(jobs.request[pools.head[pool]])
     i = pools.first_job[pool]
     last = i + pools.running[pool]
     earliest = pools.shadow[pool]  # by the sums: no need to look before
@@ -187,10 +193,10 @@ def reserve_head(w: Record, pool: int) -> None:
     pools.extra_known[pool] = 1
     pools.both_known[pool] = 0
     while i < last:
-        instant = live.expected_end[t.running(w)[i]]
-        while i < last and live.expected_end[t.running(w)[i]] == instant:
-            j = t.running(w)[i]
-            apply(w, np.int64(t.jobs(w).request[j]), EXTRA, live.held[j], GIVE)
+        instant = live.expected_end[running[i]]
+        while i < last and live.expected_end[running[i]] == instant:
+            j = running[i]
+            apply(w, np.int64(jobs.request[j]), EXTRA, live.held[j], GIVE)
             i += 1
         if instant >= earliest:
             count = call_place(w, s, EXTRA)
@@ -200,7 +206,7 @@ def reserve_head(w: Record, pool: int) -> None:
                 break
 
 
-@kernel
+@inlined
 def try_backfill(w: Record, pool: int, j: int, now: int, stamp: int) -> bool:
     """Starts a job behind the reserved head if it ends by the shadow time or stays within the extra."""
     pools, shapes = t.pools(w), t.shapes(w)
@@ -211,17 +217,21 @@ def try_backfill(w: Record, pool: int, j: int, now: int, stamp: int) -> bool:
         shapes.misfit[s] = stamp
         return False
     end = now + t.jobs(w).limit[j]
-    if end > pools.shadow[pool]:
-        if shapes.misfit_both[s] == stamp:
-            return False
-        inside = fits_totals(w, s, EXTRA)
-        if not pools.extra_known[pool] and (inside or not _divisible(w, t.jobs(w).request[pools.head[pool]])):
+    if end > pools.shadow[pool] and shapes.misfit_both[s] == stamp:
+        return False
+    if pools.extra_known[pool] == 0:
+        # Round-robin's choice depends on what starts before, and sums do not tell when shared GPUs become whole.
+        plan = w.placer == ROUND_ROBIN or t.used(w).shape[2] > 0
+        if plan:
+            pools.shadow[pool] = now
+        elif end > pools.shadow[pool]:
+            plan = fits_totals(w, s, EXTRA) or not _divisible(w, t.jobs(w).request[pools.head[pool]])
+        if plan:
             reserve_head(w, pool)
-            inside = fits_totals(w, s, EXTRA)
-        # The sums of the extra are right here, planned on nodes or not, and only shrink until the next pass.
-        if end > pools.shadow[pool] and not inside:
-            shapes.misfit_both[s] = stamp
-            return False
+    # The sums of the extra are right here, planned on nodes or not, and only shrink until the next pass.
+    if end > pools.shadow[pool] and not fits_totals(w, s, EXTRA):
+        shapes.misfit_both[s] = stamp
+        return False
     if end <= pools.shadow[pool]:
         count = call_place(w, s, NOW)
         if count == 0:
@@ -229,7 +239,7 @@ def try_backfill(w: Record, pool: int, j: int, now: int, stamp: int) -> bool:
             return False
     else:
         if not pools.both_known[pool]:
-            meet(w, pool, NOW, EXTRA, BOTH, pools.first_node[pool], pools.last_node[pool])
+            meet(w, pool, NOW, EXTRA, BOTH)
             pools.both_known[pool] = 1
         count = call_place(w, s, BOTH)
         if count == 0:
@@ -238,9 +248,7 @@ def try_backfill(w: Record, pool: int, j: int, now: int, stamp: int) -> bool:
         take(w, s, EXTRA, count)
     begin(w, j, now, count)
     if pools.extra_known[pool] and pools.both_known[pool]:
-        for i in range(count):
-            n = t.spot(w).node[i]
-            meet(w, pool, NOW, EXTRA, BOTH, n, n + 1)
+        _meet_again(w, pool, NOW, EXTRA, BOTH, count)
     return True
 
 
@@ -273,54 +281,55 @@ def easy_pass(
     order: np.ndarray,
     first: int,
     last: int,
+    fresh: int,
     stamp: int,
     started: np.ndarray,
 ) -> int:
-    """One pass of `none`, `firstfit` or `easy` over order[first:last]; the number of jobs written to `started`."""
+    """One pass of `none`, `firstfit` or `easy` over order[first:last]; the number of jobs written to `started`.
+
+    If nothing has changed since a pass with that stamp but for arrivals, `fresh` is the first of them: only they are
+    tested, by `easy` against the reservation that was planned then. Otherwise it is 0.
+    """
     pools, jobs, shapes = t.pools(w), t.jobs(w), t.shapes(w)
-    pools.shadow[pool] = -1
     count = 0
     i = first
+    if backfill != EASY or fresh == 0:
+        pools.shadow[pool] = -1
+        while i < last:
+            j = order[i]
+            if j >= fresh and try_start(w, j, now, stamp):
+                started[count] = j
+                count += 1
+                if backfill == FIRSTFIT and spent(w, pool):
+                    break
+            elif backfill != FIRSTFIT:
+                break
+            i += 1
+        if backfill != EASY:
+            return count
+        # Without room for anyone behind the head, its reservation need not be planned.
+        head = i
+        i = next_fitting(w, order, i + 1, last, stamp)
+        if i >= last:
+            return count
+        foresee(w, pool, order[head])
     while i < last:
         j = order[i]
-        if try_start(w, j, now, stamp):
-            started[count] = j
-            count += 1
-            if backfill == FIRSTFIT and spent(w, pool):
-                break
-        elif backfill != FIRSTFIT:
-            break
         i += 1
-    if backfill != EASY:
-        return count
-    # Without room for anyone behind the head, its reservation need not be planned.
-    k = next_fitting(w, order, i + 1, last, stamp)
-    if k >= last:
-        return count
-    if w.placer == ROUND_ROBIN or t.used(w).shape[2] > 0:
-        # Round-robin's choice depends on what starts before, and sums do not tell when shared GPUs become whole.
-        pools.head[pool] = order[i]
-        pools.shadow[pool] = now
-        reserve_head(w, pool)
-    else:
-        foresee(w, pool, order[i])
-    while k < last:
-        j = order[k]
         s = np.int64(jobs.request[j])
         # Long queues are walked at every pass: what is known of a shape is asked before anything is called.
         hopeless = shapes.misfit[s] == stamp or (
             shapes.misfit_both[s] == stamp and now + jobs.limit[j] > pools.shadow[pool]
         )
-        if not hopeless and try_backfill(w, pool, j, now, stamp):
+        if not hopeless and j >= fresh and try_backfill(w, pool, j, now, stamp):
             started[count] = j
             count += 1
             if spent(w, pool):
                 break
-        k += 1
     return count
 
 
-call_easy_pass = by_address("easy_pass", easy_pass, INT, INT, INT, INT, LIST, INT, INT, INT, LIST)
+call_easy_pass = by_address("easy_pass", easy_pass, INT, INT, INT, INT, LIST, INT, INT, INT, INT, LIST)
 
 
 @inlined

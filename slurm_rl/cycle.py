@@ -14,7 +14,7 @@ from slurm_rl.backfill import begin
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import CPU, GPU, GPU_MILLI, MEM, NOW, Array, Record
 from slurm_rl.domain.links import INT, LIST, by_address
-from slurm_rl.jit import inlined, kernel
+from slurm_rl.jit import inlined, inner, kernel
 from slurm_rl.place.kernels import call_place
 from slurm_rl.profile import MORE_ROWS, row_at
 
@@ -34,7 +34,7 @@ def _need(w: Record, s: int, resource: int) -> int:
     return shapes.gpu[s] * GPU_MILLI + shapes.share[s]
 
 
-@kernel
+@inner
 def _build(w: Record, pool: int, now: int, horizon: int) -> int:
     """Rows from what is free now and from the expected ends of running jobs up to the horizon; their number."""
     rows, amount, free, used = t.rows(w), t.amount(w), t.free(w), t.used(w)
@@ -81,7 +81,7 @@ def _add(w: Record, first: int, last: int, s: int, chain: int, sign: int) -> Non
         chain = t.entries(w).next[chain]
 
 
-@kernel
+@inner
 def _split(w: Record, count: int, instant: int) -> int:
     """Makes sure that a row begins at `instant`, which is later than the first; the new number of rows."""
     rows, amount = t.rows(w), t.amount(w)
@@ -97,7 +97,7 @@ def _split(w: Record, count: int, instant: int) -> int:
     return count + 1
 
 
-@kernel
+@inner
 def _earliest(w: Record, count: int, s: int, limit: int, start: int, horizon: int) -> int:
     """The first row, from `start` on, at which amounts suffice until the limit; -1 if none up to the horizon.
 

@@ -198,13 +198,13 @@ def _plan_pool(world: Array, now: int, pool: int, queue: Array, cycle: bool) -> 
     order, started = t.order(w), t.started(w)
     w.stamp += 1
     if w.backfill <= EASY:
-        starts = call_easy_pass(w, w.backfill, now, pool, order, 0, count, w.stamp, started)
+        starts = call_easy_pass(w, w.backfill, now, pool, order, 0, count, 0, w.stamp, started)
     elif w.backfill == CONSERVATIVE:
         starts = call_conservative_pass(w, now, pool, order, 0, count, t.pools(w).change[pool] == 3, started)
     elif cycle:
         starts = call_slurm_cycle(w, now, pool, order, 0, count, w.stamp, started)
     else:
-        starts = call_easy_pass(w, NONE, now, pool, order, 0, min(count, MAIN_DEPTH), w.stamp, started)
+        starts = call_easy_pass(w, NONE, now, pool, order, 0, min(count, MAIN_DEPTH), 0, w.stamp, started)
     if w.track_usage:
         for i in range(starts):
             j = started[i]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core.registry import CPUDispatcher
 
 
 def _sources_digest() -> str:
@@ -50,10 +51,27 @@ def _drop_old(base: Path, keep: int) -> None:
 
 _use_own_cache()
 
+_njit: Any = numba.njit  # its published types leave options out
+
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compiles to machine code on first use; releases the GIL, so that replays can run side by side in threads."""
-    return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    return _njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)(function)
+
+
+class _Inner(CPUDispatcher):
+    """A kernel without an entrance from Python."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        raise TypeError(f"{self.py_func.__name__}: only kernels can call it")
+
+
+def inner(function: Callable[..., Any]) -> Any:
+    """A kernel that only kernels call: to be called from Python would make it a third slower to compile."""
+    options = {"nopython": True, "nogil": True, "error_model": "numpy"}
+    compiled = _Inner(function, targetoptions=options | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True})
+    compiled.enable_caching()
+    return compiled
 
 
 def inlined(function: Callable[..., Any]) -> Any:

@@ -11,7 +11,7 @@ from slurm_rl.backfill import begin, copy_pool, meet
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import FIRST_ROW, GIVE, NOW, SCRATCH, TAKE, Record
 from slurm_rl.domain.links import BOOL, INT, LIST, by_address
-from slurm_rl.jit import inlined, kernel
+from slurm_rl.jit import inlined, inner, kernel
 from slurm_rl.place.kernels import apply, call_place, forget, record
 from slurm_rl.place.room import fits_totals
 
@@ -46,7 +46,7 @@ def _split(w: Record, count: int, pool: int, instant: int) -> int:
     return count + 1
 
 
-@kernel
+@inner
 def _build(w: Record, pool: int, now: int) -> int:
     """Rows from what is free now and from the expected ends of running jobs; their number."""
     t.rows(w).time[0] = now
@@ -66,7 +66,7 @@ def _build(w: Record, pool: int, now: int) -> int:
     return count
 
 
-@kernel
+@inner
 def _earliest(w: Record, count: int, pool: int, j: int) -> int:
     """The first row from which the job fits until its limit, with its placement in `t.spot(w)`; -1 if none."""
     s = np.int64(t.jobs(w).request[j])
@@ -90,9 +90,8 @@ def _earliest(w: Record, count: int, pool: int, j: int) -> int:
             if k == i + 1:
                 return i
             copy_pool(w, pool, view, SCRATCH)
-            first, last = t.pools(w).first_node[pool], t.pools(w).last_node[pool]
             for r in range(i + 1, k):
-                meet(w, pool, SCRATCH, t.rows(w).row[r], SCRATCH, first, last)
+                meet(w, pool, SCRATCH, t.rows(w).row[r], SCRATCH)
             if call_place(w, s, SCRATCH) > 0:
                 return i
         i += 1
@@ -110,7 +109,7 @@ def _entries(w: Record, s: int) -> int:
     return count
 
 
-@kernel
+@inner
 def _occupy(w: Record, count: int, pool: int, j: int, start: int, chain: int, sign: int) -> int:
     """Takes (TAKE) a chain out of the rows from `start` to the job's limit, or gives it back; the number of rows."""
     end = start + t.jobs(w).limit[j]

@@ -10,7 +10,8 @@ import numpy as np
 from slurm_rl.backfill import SLURM, begin
 from slurm_rl.cycle import INTERVAL
 from slurm_rl.domain import tables as t
-from slurm_rl.domain.arrays import CPU, GPU, GPU_MILLI, MEM, NEVER, NO, NOW, YES, Array, Record
+from slurm_rl.domain.arrays import CPU, GPU, GPU_MILLI, MEM, NEVER, NO, NOW, Array, Record
+from slurm_rl.domain.links import INT, NOTHING, by_address
 from slurm_rl.jit import inlined, kernel
 from slurm_rl.place.kernels import call_place
 from slurm_rl.policy.estimate import finish
@@ -41,41 +42,46 @@ def _ends(w: Record, now: int) -> None:
 
 
 @kernel
-def _node_events(w: Record, now: int) -> None:
-    while w.next_event < len(t.events(w)) and t.events(w).time[w.next_event] <= now:
+def node_events(w: Record, now: int) -> None:
+    """Nodes go down, with the jobs on them, or come back."""
+    events, nodes, pools, free, used, total = t.events(w), t.nodes(w), t.pools(w), t.free(w), t.used(w), t.total(w)
+    while w.next_event < len(events) and events.time[w.next_event] <= now:
         e = w.next_event
         w.next_event += 1
-        n = t.events(w).node[e]
-        up = t.events(w).up[e]
-        if up == 1 - t.nodes(w).down[n]:
+        n = events.node[e]
+        up = events.up[e]
+        if up == 1 - nodes.down[n]:
             continue  # already so
-        pool = t.nodes(w).pool[n]
+        pool = nodes.pool[n]
         if up == 0:
             k = 0
-            while k < t.pools(w).running[pool]:
-                j = t.running(w)[t.pools(w).first_job[pool] + k]
+            while k < pools.running[pool]:
+                j = t.running(w)[pools.first_job[pool] + k]
                 if _holds(w, j, n):
                     stop_running(w, j, now, NO)
                     arrive(w, j)
                 else:
                     k += 1
         sign = 1 if up else -1
-        t.nodes(w).down[n] = 1 - up
-        t.free(w)[NOW, n, CPU] += sign * t.nodes(w).cpu[n]
-        t.free(w)[NOW, n, MEM] += sign * t.nodes(w).mem[n]
-        t.free(w)[NOW, n, GPU] += sign * t.nodes(w).gpu[n]
-        t.total(w)[NOW, pool, CPU] += sign * t.nodes(w).cpu[n]
-        t.total(w)[NOW, pool, MEM] += sign * t.nodes(w).mem[n]
-        t.total(w)[NOW, pool, GPU] += sign * t.nodes(w).gpu[n]
-        for g in range(min(t.nodes(w).gpu[n], t.used(w).shape[2])):
-            t.used(w)[NOW, n, g] = 0 if up else GPU_MILLI
+        nodes.down[n] = 1 - up
+        free[NOW, n, CPU] += sign * nodes.cpu[n]
+        free[NOW, n, MEM] += sign * nodes.mem[n]
+        free[NOW, n, GPU] += sign * nodes.gpu[n]
+        total[NOW, pool, CPU] += sign * nodes.cpu[n]
+        total[NOW, pool, MEM] += sign * nodes.mem[n]
+        total[NOW, pool, GPU] += sign * nodes.gpu[n]
+        for g in range(min(nodes.gpu[n], used.shape[2])):
+            used[NOW, n, g] = 0 if up else GPU_MILLI
         # Bookings were made for another cluster: conservative plans the pool anew.
-        for i in range(t.pools(w).queue_first[pool], t.pools(w).queue_last[pool]):
+        for i in range(pools.queue_first[pool], pools.queue_last[pool]):
             unbook(w, t.queue(w)[i])
         touch(w, pool, np.int64(3))
 
 
-@kernel
+call_node_events = by_address("node_events", node_events, NOTHING, INT)
+
+
+@inlined
 def _holds(w: Record, j: int, n: int) -> bool:
     e = t.live(w).held[j]
     while e > 0:
@@ -137,7 +143,8 @@ def _anyone_waits(w: Record) -> bool:
 def _apply_events(w: Record, now: int) -> None:
     """All that happens at an instant, before anything is scheduled."""
     _ends(w, now)
-    _node_events(w, now)
+    if w.next_event < len(t.events(w)):
+        call_node_events(w, now)
     w.fresh = w.arrived
     while w.arrived < len(t.jobs(w)) and t.jobs(w).submit[w.arrived] <= now:
         j = w.arrived
@@ -149,27 +156,29 @@ def _apply_events(w: Record, now: int) -> None:
 @inlined
 def _schedule_all(w: Record, now: int) -> bool:
     """One pass for each touched pool, then backfill cycles that are due; False if a profile needs more rows first."""
+    pools = t.pools(w)
     if w.track_usage and now - w.calculated >= w.calc_period:
         fair_tree(t.users(w), t.accounts(w), float(now), w.half_life)
         w.calculated = now
-    for pool in range(len(t.pools(w))):
-        if t.pools(w).change[pool] == 0:
-            continue
-        if not _pass(w, now, pool, NO):
-            return False
-        w.touched -= 1
-        t.pools(w).change[pool] = 0
-        t.pools(w).fresh[pool] = 0
-        if w.backfill == SLURM and t.pools(w).queue_last[pool] > t.pools(w).queue_first[pool]:
-            t.pools(w).due[pool] = 1
-            w.tick = -(-now // INTERVAL) * INTERVAL
-    if w.tick == now:
-        for pool in range(len(t.pools(w))):
-            if t.pools(w).due[pool]:
-                if not _pass(w, now, pool, YES):
-                    return False
-                t.pools(w).due[pool] = 0
-        w.tick = NEVER
+    for cycle in range(2):
+        if cycle == 1 and w.tick != now:
+            break
+        for pool in range(len(pools)):
+            if (pools.due[pool] if cycle == 1 else pools.change[pool]) == 0:
+                continue
+            if not _pass(w, now, pool, cycle == 1):
+                return False
+            if cycle == 1:
+                pools.due[pool] = 0
+                continue
+            w.touched -= 1
+            pools.change[pool] = 0
+            pools.fresh[pool] = 0
+            if w.backfill == SLURM and pools.queue_last[pool] > pools.queue_first[pool]:
+                pools.due[pool] = 1
+                w.tick = -(-now // INTERVAL) * INTERVAL
+        if cycle == 1:
+            w.tick = NEVER
     return True
 
 

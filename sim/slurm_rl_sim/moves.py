@@ -7,7 +7,7 @@ import numpy as np
 from slurm_rl.backfill import leave_running
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import GIVE, NOW, Record
-from slurm_rl.jit import inlined, kernel
+from slurm_rl.jit import inlined, inner
 from slurm_rl.place.kernels import apply, forget
 from slurm_rl.policy.estimate import estimate
 from slurm_rl.policy.fairshare import hold
@@ -15,7 +15,7 @@ from slurm_rl.policy.heuristics import score_job
 from slurm_rl_sim.state import QUEUED, RUNNING, enqueue, heap_push, heap_remove, queue_place, touch
 
 
-@kernel
+@inner
 def arrive(w: Record, j: int) -> None:
     """Puts a job into its pool's queue."""
     pools, live, queue = t.pools(w), t.live(w), t.queue(w)
@@ -38,7 +38,7 @@ def arrive(w: Record, j: int) -> None:
     pools.fresh[pool] += 1
 
 
-@kernel
+@inner
 def release(w: Record, j: int, now: int) -> None:
     """Gives back what a running job holds."""
     live = t.live(w)
@@ -59,7 +59,7 @@ def _hold(w: Record, j: int, change: float, now: int) -> None:
     hold(t.users(w), t.accounts(w), user, account, change, float(now), w.half_life)
 
 
-@kernel
+@inner
 def slowest(w: Record, j: int) -> float:
     """The speed of a gang: that of its slowest node."""
     entries, nodes, speeds = t.entries(w), t.nodes(w), t.speed(w)
@@ -72,7 +72,7 @@ def slowest(w: Record, j: int) -> float:
     return speed
 
 
-@kernel
+@inner
 def needs(w: Record, j: int) -> int:
     """Seconds that a placed job still has to run: its remaining work at its nodes' speed, in whole seconds."""
     work = t.work(w)[j]
@@ -80,7 +80,7 @@ def needs(w: Record, j: int) -> int:
     return max(run, 1 if work >= 1.0 else 0)
 
 
-@kernel
+@inner
 def launch(w: Record, j: int, now: int, began: int) -> None:
     """Starts the clock of a job that has been given its nodes."""
     live, log, entries = t.live(w), t.log(w), t.entries(w)
@@ -103,7 +103,7 @@ def launch(w: Record, j: int, now: int, began: int) -> None:
     w.logged = at
 
 
-@kernel
+@inner
 def stop_running(w: Record, j: int, now: int, keep: bool) -> None:
     """Takes a running job off its nodes before its end; its work is kept if it was preempted, lost with its node."""
     if keep:

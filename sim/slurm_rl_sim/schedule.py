@@ -13,14 +13,12 @@ from slurm_rl.backfill import (
     copy_pool,
     next_fitting,
     spent,
-    try_backfill,
-    try_start,
 )
 from slurm_rl.cycle import MAIN_DEPTH, call_slurm_cycle
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import GIVE, NOW, SCRATCH, YES, Record
 from slurm_rl.domain.links import BOOL, INT, by_address
-from slurm_rl.jit import inlined, kernel
+from slurm_rl.jit import inlined, inner, kernel
 from slurm_rl.place.kernels import apply, call_place, take
 from slurm_rl.place.room import fits_totals
 from slurm_rl.policy.estimate import refresh
@@ -28,7 +26,7 @@ from slurm_rl.policy.heuristics import SRPT
 from slurm_rl.policy.order import call_order_queue
 from slurm_rl.profile import call_conservative_pass
 from slurm_rl_sim.moves import arrive, slowest, stop_running
-from slurm_rl_sim.state import QUEUED
+from slurm_rl_sim.state import QUEUED, queue_place
 
 # What the last pass of `easy` found: nothing that would last, a reservation that stands, or no room for anyone.
 _UNKNOWN, _STANDS, _NO_ROOM = range(3)
@@ -44,7 +42,7 @@ def ordered(w: Record, now: int, pool: int) -> tuple[np.ndarray, int, int]:
     return t.order(w), 0, tail - head
 
 
-@kernel
+@inner
 def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
     """Schedules one pool; the number of jobs that start, which are in `t.started(w)`, or MORE_ROWS."""
     pools, queue, started = t.pools(w), t.queue(w), t.started(w)
@@ -77,7 +75,7 @@ def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
         return 0  # whatever the order, nothing fits
     order, first, last = ordered(w, now, pool)
     if backfill <= EASY:
-        count = call_easy_pass(w, backfill, now, pool, order, first, last, stamp, started)
+        count = call_easy_pass(w, backfill, now, pool, order, first, last, 0, stamp, started)
         # The reservation stands while nothing ends; on several nodes, a start may make the placer choose others.
         alone = pools.last_node[pool] - pools.first_node[pool] == 1
         pools.planned[pool] = _UNKNOWN
@@ -90,7 +88,7 @@ def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
         return call_conservative_pass(w, now, pool, order, first, last, pools.change[pool] == 3, started)
     if tick:
         return call_slurm_cycle(w, now, pool, order, first, last, stamp, started)
-    return call_easy_pass(w, NONE, now, pool, order, first, min(last, first + MAIN_DEPTH), stamp, started)
+    return call_easy_pass(w, NONE, now, pool, order, first, min(last, first + MAIN_DEPTH), 0, stamp, started)
 
 
 @inlined
@@ -107,30 +105,18 @@ def _room_for_arrivals(w: Record, pool: int) -> bool:
 @inlined
 def _arrivals(w: Record, backfill: int, now: int, pool: int) -> int:
     """Tests the jobs that have just arrived, in order, against what is free (and EASY's standing reservation)."""
-    pools, queue = t.pools(w), t.queue(w)
-    stamp = pools.stamp[pool]
-    at, last = pools.queue_first[pool], pools.queue_last[pool]
-    lone = w.arrived - 1
+    pools, queue, shapes, jobs, live = t.pools(w), t.queue(w), t.shapes(w), t.jobs(w), t.live(w)
+    first, last = pools.queue_first[pool], pools.queue_last[pool]
     if pools.fresh[pool] == 1:
         # The usual case: one arrival, found without a walk along the queue.
-        while t.shapes(w).pool[t.jobs(w).request[lone]] != pool or t.live(w).state[lone] != QUEUED:
+        lone = w.arrived - 1
+        while shapes.pool[jobs.request[lone]] != pool or live.state[lone] != QUEUED:
             lone -= 1
-        at = last - 1
-    count = 0
-    while at < last:
-        j = lone if pools.fresh[pool] == 1 else queue[at]
-        at += 1
-        if j < w.fresh:
-            continue
-        if backfill == FIRSTFIT:
-            starts = try_start(w, j, now, stamp)
-        else:
-            starts = try_backfill(w, pool, j, now, stamp)
-        if starts:
-            t.started(w)[count] = j
-            count += 1
+        first = last - 1 if queue[last - 1] == lone else queue_place(w, pool, lone)
+        last = first + 1
+    count = call_easy_pass(w, backfill, now, pool, queue, first, last, w.fresh, pools.stamp[pool], t.started(w))
     if count > 0 and pools.last_node[pool] - pools.first_node[pool] > 1:
-        pools.planned[pool] = 0
+        pools.planned[pool] = _UNKNOWN
     return count
 
 

@@ -143,6 +143,8 @@ class Simulation:
         link_kernels(world)
         if settings["preempt"]:
             link(world, "preempt")
+        if len(world["events"]):
+            link(world, "node_events")
         world["clock"], world["tick"] = start, NEVER
         if settings["backfill"] >= CONSERVATIVE:
             enough_rows(world, 512, on_nodes=settings["backfill"] == CONSERVATIVE)

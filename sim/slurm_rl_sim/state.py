@@ -6,7 +6,7 @@ from typing import Any
 
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import Array, Record
-from slurm_rl.jit import inlined, kernel
+from slurm_rl.jit import inlined, inner
 
 WAITING, QUEUED, RUNNING, COMPLETED, KILLED, REJECTED = range(6)
 
@@ -39,7 +39,7 @@ def heap_push(w: Record, j: int) -> None:
     _sift_up(t.live(w), t.heap(w), k, j)
 
 
-@kernel
+@inner
 def heap_remove(w: Record, at: int) -> None:
     """Removes the entry at a position of the heap."""
     live, heap = t.live(w), t.heap(w)
@@ -106,7 +106,7 @@ def enqueue(w: Record, pool: int, j: int, at: int) -> None:
     pools.queue_last[pool] = last + 1
 
 
-@kernel
+@inner
 def remove_started(w: Record, pool: int, count: int) -> None:
     """Closes the gaps that started jobs left in the queue, towards its nearer end."""
     pools, queue, started = t.pools(w), t.queue(w), t.started(w)

@@ -85,7 +85,16 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
 }
 
 # Kernels that others call by their address (see links.py).
-LINKS = ("place", "place_tier", "easy_pass", "conservative_pass", "slurm_cycle", "order_queue", "preempt")
+LINKS = (
+    "place",
+    "place_tier",
+    "easy_pass",
+    "conservative_pass",
+    "slurm_cycle",
+    "order_queue",
+    "preempt",
+    "node_events",
+)
 
 WORLD = np.dtype(
     [(f"{name}_ptr", "i8") for name in TABLES]

@@ -11,7 +11,7 @@ import numpy as np
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import CPU, GPU, GPU_MILLI, MEM, TAKE, Record
 from slurm_rl.domain.links import INT, by_address
-from slurm_rl.jit import inlined, kernel
+from slurm_rl.jit import inlined, inner, kernel
 from slurm_rl.place.room import capacity, fits_totals, node_room
 from slurm_rl.place.tier import call_place_tier
 
@@ -29,14 +29,13 @@ def place(w: Record, s: int, view: int) -> int:
         return 0
     how = w.placer
     first, last = t.kind_ptr(w)[t.shapes(w).kind[s]], t.kind_ptr(w)[t.shapes(w).kind[s] + 1]
-    if last - first == 1 or how == FIRST_FIT:
-        count = _fill(w, s, view, first, last, first)
-    elif how == ROUND_ROBIN:
+    if last - first == 1 or how in (FIRST_FIT, ROUND_ROBIN):
         start = first
-        while start < last and t.kind_node(w)[start] < t.pools(w).cursor[t.shapes(w).pool[s]]:
-            start += 1
-        if start == last:
-            start = first
+        if how == ROUND_ROBIN:
+            while start < last and t.kind_node(w)[start] < t.pools(w).cursor[t.shapes(w).pool[s]]:
+                start += 1
+            if start == last:
+                start = first
         count = _fill(w, s, view, first, last, start)
     elif how == TIER and t.shapes(w).gpu[s] > 0:  # tiers are about whole GPUs; other jobs go best-fit
         count = call_place_tier(w, s, view)
@@ -50,7 +49,7 @@ def place(w: Record, s: int, view: int) -> int:
 call_place = by_address("place", place, INT, INT, INT)
 
 
-@kernel
+@inlined
 def _fill(w: Record, s: int, view: int, first: int, last: int, start: int) -> int:
     """Takes nodes as they come, from `start` and around, as many units of each as fit."""
     shapes, free, kind_node, spot = t.shapes(w), t.free(w), t.kind_node(w), t.spot(w)
@@ -81,10 +80,10 @@ def _fill(w: Record, s: int, view: int, first: int, last: int, start: int) -> in
     return 0
 
 
-@kernel
+@inlined
 def _fewest(w: Record, s: int, view: int, first: int, last: int, emptiest: bool) -> int:
     """Node by node: one that holds all that is left, else the one that holds most; then the fullest (or emptiest)."""
-    shapes, free, kind_node = t.shapes(w), t.free(w), t.kind_node(w)
+    shapes, free, kind_node, spot = t.shapes(w), t.free(w), t.kind_node(w), t.spot(w)
     cpu, mem, gpu, shared = shapes.cpu[s], shapes.mem[s], shapes.gpu[s], shapes.share[s] > 0
     on_gpus = gpu > 0 or shared
     left = shapes.units[s]
@@ -101,7 +100,7 @@ def _fewest(w: Record, s: int, view: int, first: int, last: int, emptiest: bool)
             if best < 0 or (amount > best_free if emptiest else amount < best_free):
                 best, best_free = n, amount
     if best >= 0:
-        t.spot(w).node[0], t.spot(w).units[0], t.spot(w).gpus[0] = best, left, 0
+        spot.node[0], spot.units[0], spot.gpus[0] = best, left, 0
         return 1
     if room < left:
         return 0
@@ -122,14 +121,14 @@ def _fewest(w: Record, s: int, view: int, first: int, last: int, emptiest: bool)
         if units == left:
             # The last node: of all the rest that hold what is left, the fullest (or emptiest).
             n = _best_last(w, s, view, keys, i, candidates, left, on_gpus, emptiest)
-        t.spot(w).node[i], t.spot(w).units[i], t.spot(w).gpus[i] = n, units, 0
+        spot.node[i], spot.units[i], spot.gpus[i] = n, units, 0
         left -= units
         if left == 0:
             return i + 1
     return 0
 
 
-@kernel
+@inlined
 def _sort(keys: np.ndarray) -> None:
     """Heap sort in place: small to compile, which numpy's sorts are not."""
     count = len(keys)
@@ -150,82 +149,81 @@ def _sort(keys: np.ndarray) -> None:
             at = child
 
 
-@kernel
+@inlined
 def _best_last(
     w: Record, s: int, view: int, keys: np.ndarray, start: int, end: int, left: int, on_gpus: bool, emptiest: bool
 ) -> int:
+    free = t.free(w)
     best, best_free = -1, 0
     for i in range(start, end):
         n = keys[i] & _NODE_MASK
         if capacity(w, s, view, n, left) < left:
             break  # keys are sorted by room: no later node holds more
-        free = t.free(w)[view, n, GPU] if on_gpus else t.free(w)[view, n, CPU]
-        if best < 0 or (free > best_free if emptiest else free < best_free) or (free == best_free and n < best):
-            best, best_free = n, free
+        amount = free[view, n, GPU] if on_gpus else free[view, n, CPU]
+        if best < 0 or (amount > best_free if emptiest else amount < best_free) or (amount == best_free and n < best):
+            best, best_free = n, amount
     return best
 
 
-@kernel
+@inlined
 def _pick_gpus(w: Record, s: int, view: int, count: int) -> int:
     """Names the GPUs of each entry where GPUs are tracked one by one; a shared unit gets an entry of its own."""
-    slots = t.used(w).shape[2]
+    spot, used = t.spot(w), t.used(w)
+    slots = used.shape[2]
     per, share = t.shapes(w).gpu[s], t.shapes(w).share[s]
     if share == 0:
         for i in range(count):
-            wanted = t.spot(w).units[i] * per
+            wanted = spot.units[i] * per
             mask = np.int64(0)
             for k in range(slots):
-                if wanted > 0 and t.used(w)[view, t.spot(w).node[i], k] == 0:
+                if wanted > 0 and used[view, spot.node[i], k] == 0:
                     mask |= np.int64(1) << k
                     wanted -= 1
-            t.spot(w).gpus[i] = mask
+            spot.gpus[i] = mask
         return count
     total = 0
     for i in range(count):
-        total += t.spot(w).units[i]
+        total += spot.units[i]
     # Written from the back, so that entries not yet split are not overwritten.
     at = total
     added = np.zeros(slots, dtype=np.int64)
     for i in range(count - 1, -1, -1):
-        n = t.spot(w).node[i]
+        n = spot.node[i]
         for k in range(slots):
             added[k] = 0
-        for _ in range(t.spot(w).units[i]):
+        for _ in range(spot.units[i]):
             best, best_used = -1, -1
             for k in range(slots):
-                used = t.used(w)[view, n, k] + added[k]
-                if used + share <= GPU_MILLI and used > best_used:
-                    best, best_used = k, used
+                taken = used[view, n, k] + added[k]
+                if taken + share <= GPU_MILLI and taken > best_used:
+                    best, best_used = k, taken
             added[best] += share
             at -= 1
-            t.spot(w).node[at] = n
-            t.spot(w).units[at] = 1
-            t.spot(w).gpus[at] = np.int64(1) << best
+            spot.node[at] = n
+            spot.units[at] = 1
+            spot.gpus[at] = np.int64(1) << best
     return total
 
 
-@kernel
+@inner
 def shift(w: Record, s: int, view: int, n: int, units: int, gpus: int, sign: int) -> None:
-    """Takes (TAKE) or gives back (GIVE) units of a shape on one node of a view."""
-    pool = t.shapes(w).pool[s]
-    cpu, mem = units * t.shapes(w).cpu[s] * sign, units * t.shapes(w).mem[s] * sign
-    t.free(w)[view, n, CPU] += cpu
-    t.free(w)[view, n, MEM] += mem
-    t.total(w)[view, pool, CPU] += cpu
-    t.total(w)[view, pool, MEM] += mem
-    if t.used(w).shape[2] == 0:
-        gpu = units * t.shapes(w).gpu[s] * sign
-    else:
-        gpu = 0
-        amount = t.shapes(w).share[s] if t.shapes(w).share[s] > 0 else GPU_MILLI
-        for k in range(t.used(w).shape[2]):
-            if gpus >> k & 1:
-                was = t.used(w)[view, n, k]
-                now = was - sign * amount
-                t.used(w)[view, n, k] = now
-                gpu += (now == 0) - (was == 0)
-    t.free(w)[view, n, GPU] += gpu
-    t.total(w)[view, pool, GPU] += gpu
+    """Takes (TAKE) or gives back (GIVE) units of a shape on one node of a view, where GPUs are tracked one by one."""
+    shapes, free, used, total = t.shapes(w), t.free(w), t.used(w), t.total(w)
+    pool = shapes.pool[s]
+    cpu, mem, gpu = units * shapes.cpu[s] * sign, units * shapes.mem[s] * sign, 0
+    amount = shapes.share[s] if shapes.share[s] > 0 else GPU_MILLI
+    for k in range(used.shape[2]):
+        if gpus >> k & 1:
+            was = used[view, n, k]
+            now = was - sign * amount
+            used[view, n, k] = now
+            gpu += (now == 0) - (was == 0)
+    free[view, n, CPU] += cpu
+    free[view, n, MEM] += mem
+    free[view, n, GPU] += gpu
+    total[view, pool, CPU] += cpu
+    total[view, pool, MEM] += mem
+    total[view, pool, GPU] += gpu
 
 
 @inlined
@@ -258,7 +256,7 @@ def _sums(w: Record, s: int, view: int, units: int) -> None:
     total[view, pool, GPU] += units * shapes.gpu[s]
 
 
-@kernel
+@inner
 def record(w: Record, count: int) -> int:
     """Writes the placement in `t.spot(w)` into the arena; the chain that holds it."""
     entries, spot = t.entries(w), t.spot(w)
@@ -276,7 +274,7 @@ def record(w: Record, count: int) -> int:
     return chain
 
 
-@kernel
+@inner
 def apply(w: Record, s: int, view: int, chain: int, sign: int) -> None:
     """Takes (TAKE) a chain's holdings out of a view, or gives them back (GIVE)."""
     entries = t.entries(w)
@@ -298,7 +296,7 @@ def apply(w: Record, s: int, view: int, chain: int, sign: int) -> None:
     _sums(w, s, view, sign * shapes.units[s])
 
 
-@kernel
+@inner
 def forget(w: Record, chain: int) -> None:
     """Returns a chain's entries to the arena."""
     entries = t.entries(w)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import CPU, GPU, GPU_MILLI, MEM, Array, Record
-from slurm_rl.jit import inlined, kernel
+from slurm_rl.jit import inlined, inner
 
 
 @inlined
@@ -41,7 +41,7 @@ def node_room(free: Array, view: int, n: int, cpu: int, mem: int, gpu: int, want
     return room
 
 
-@kernel
+@inner
 def capacity(w: Record, s: int, view: int, n: int, wanted: int) -> int:
     """How many units of a shape a node can take, at most `wanted`."""
     shapes = t.shapes(w)

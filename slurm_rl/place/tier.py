@@ -15,7 +15,7 @@ import numpy as np
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import GPU, Array, Record
 from slurm_rl.domain.links import INT, by_address
-from slurm_rl.jit import inlined, kernel
+from slurm_rl.jit import inlined, inner, kernel
 from slurm_rl.place.room import capacity
 
 # One number orders the triple: each weight exceeds what all the lower terms can add up to (free GPUs on a node ≤ 64,
@@ -27,7 +27,7 @@ _EXACT = 128
 _FULL, _PART, _SPARED = range(3)
 
 
-@kernel
+@inner
 def _cost(total: int, free: int, taken: int) -> int:
     """Lexicographic cost of taking `taken` of the `free` GPUs of a node that has `total`."""
     left = free - taken
@@ -165,7 +165,7 @@ def place_tier(w: Record, s: int, view: int) -> int:
 call_place_tier = by_address("place_tier", place_tier, INT, INT, INT)
 
 
-@kernel
+@inner
 def _add_full(source: Array, target: Array, chosen: Array, fill: int, cost: int, limit: int) -> None:
     """Extends states by up to `limit` brim-full nodes of one group; `chosen` says by how many."""
     most, units = source.shape[0] - 1, source.shape[1] - 1
@@ -187,7 +187,7 @@ def _copy(source: Array, target: Array) -> None:
             target[k, u] = source[k, u]
 
 
-@kernel
+@inner
 def _allowed(cost: int, k: int, least: int) -> bool:
     """The fewest nodes always; one more only if the number of partial nodes does not grow."""
     return k <= least or (cost + _PARTIAL // 2) // _PARTIAL <= 0

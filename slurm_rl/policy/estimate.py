@@ -12,7 +12,7 @@ import math
 
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import LEVELS, Array, Record
-from slurm_rl.jit import inlined, kernel
+from slurm_rl.jit import inlined, inner, kernel
 from slurm_rl.policy.heuristics import BY_ORACLE, BY_USER
 
 # How many finished jobs a group needs before it weighs as much as the more general guess before it, and how much an
@@ -24,7 +24,7 @@ _START_VARIANCE = 2.0
 _MAX_VARIANCE = 6.0
 
 
-@kernel
+@inner
 def _learn(w: Record, group: int, value: float, keep: float) -> None:
     groups = t.groups(w)
     weight = groups.weight[group] * keep

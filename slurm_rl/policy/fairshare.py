@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from slurm_rl.jit import inlined, kernel
+from slurm_rl.jit import inlined, inner
 from slurm_rl.policy.sorting import sort_by_score
 
 
@@ -20,7 +20,7 @@ def _advance(usage: float, rate: float, elapsed: float, decay: float) -> float:
     return usage * kept + rate * (1.0 - kept) / decay
 
 
-@kernel
+@inner
 def hold(users: Any, accounts: Any, u: int, a: int, change: float, now: float, half_life: float) -> None:
     """Notes that a user holds `change` more (or, negative, fewer) TRES from now on."""
     decay = math.log(2.0) / half_life
@@ -32,7 +32,7 @@ def hold(users: Any, accounts: Any, u: int, a: int, change: float, now: float, h
     accounts.rate[a] += change
 
 
-@kernel
+@inner
 def fair_tree(users: Any, accounts: Any, now: float, half_life: float) -> None:
     """Fair Tree with equal shares: accounts by usage, then users within; a factor is the share of users ranked below.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_rl.jit import kernel
+from slurm_rl.jit import inner
 
 
-@kernel
+@inner
 def sort_by_score(scores: np.ndarray, count: int, order: np.ndarray, scratch: np.ndarray) -> None:
     """Positions 0 … count-1 by descending score; equal scores keep their order (merge sort on short sorted runs)."""
     run = 16
