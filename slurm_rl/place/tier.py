@@ -15,7 +15,7 @@ import numpy as np
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import GPU, Array, Record
 from slurm_rl.domain.links import INT, by_address
-from slurm_rl.jit import inlined, inner, kernel
+from slurm_rl.jit import inner, kernel
 from slurm_rl.place.room import capacity
 
 # One number orders the triple: each weight exceeds what all the lower terms can add up to (free GPUs on a node ≤ 64,
@@ -93,8 +93,14 @@ def place_tier(w: Record, s: int, view: int) -> int:
         size[g] -= bulk[g]
         least -= bulk[g]
     most = least + 1
+    # The largest room among a group and those after it: what they can still hold.
+    reach = np.zeros(groups + 1, dtype=np.int64)
+    for g in range(groups - 1, -1, -1):
+        reach[g] = max(reach[g + 1], room[leader[g]])
     # 3. Least cost of u units on k nodes of the groups so far: `full` with all nodes brim-full, `part` with one node
-    #    filled in part, `spared` with all brim-full and a node of this group left over for that.
+    #    filled in part, `spared` with all brim-full and a node of this group left over for that. States that k nodes
+    #    cannot hold are never written; those from which the rest would need too many nodes are left out, and nobody
+    #    looks at them, since their successors are left out too.
     full = np.full((most + 1, units + 1), _NONE, dtype=np.int64)
     part, spared, scratch = full.copy(), full.copy(), full.copy()
     full[0, 0] = 0
@@ -104,18 +110,19 @@ def place_tier(w: Record, s: int, view: int) -> int:
         i = leader[g]
         fill = room[i]
         cost = _cost(total[i], free[i], fill * per)
-        _add_full(full, spared, choice[_SPARED, g], fill, cost, size[g] - 1)
-        _add_full(part, scratch, choice[_PART, g], fill, cost, size[g])
+        _add_full(full, spared, choice[_SPARED, g], fill, cost, size[g] - 1, reach[0], reach[g])
+        _add_full(part, scratch, choice[_PART, g], fill, cost, size[g], reach[0], reach[g + 1])
         for r in range(1, fill):
             partly = _cost(total[i], free[i], r * per)
-            for k in range(most):
-                for u in range(units - r + 1):
-                    if spared[k, u] < _NONE and spared[k, u] + partly < scratch[k + 1, u + r]:
-                        scratch[k + 1, u + r] = spared[k, u] + partly
-                        rest[g, k + 1, u + r] = r
-        _copy(scratch, part)
-        _add_full(full, scratch, choice[_FULL, g], fill, cost, size[g])
-        _copy(scratch, full)
+            for k in range(1, most + 1):
+                for u in range(max(r, units - (most - k) * reach[g + 1]), min(units, k * reach[0]) + 1):
+                    before = spared[k - 1, u - r]
+                    if before < _NONE and before + partly < scratch[k, u]:
+                        scratch[k, u] = before + partly
+                        rest[g, k, u] = r
+        part, scratch = scratch, part
+        _add_full(full, scratch, choice[_FULL, g], fill, cost, size[g], reach[0], reach[g + 1])
+        full, scratch = scratch, full
     # 4. The best of all that use the fewest nodes, or one more without making more nodes partial.
     win, win_k, open_node = _NONE, -1, False
     for k in range(most + 1):
@@ -166,11 +173,16 @@ call_place_tier = by_address("place_tier", place_tier, INT, INT, INT)
 
 
 @inner
-def _add_full(source: Array, target: Array, chosen: Array, fill: int, cost: int, limit: int) -> None:
-    """Extends states by up to `limit` brim-full nodes of one group; `chosen` says by how many."""
+def _add_full(
+    source: Array, target: Array, chosen: Array, fill: int, cost: int, limit: int, most_each: int, reach: int
+) -> None:
+    """Extends states by up to `limit` brim-full nodes of one group; `chosen` says by how many.
+
+    Only states are made that nodes of `most_each` units can hold, and nodes of `reach` units each complete.
+    """
     most, units = source.shape[0] - 1, source.shape[1] - 1
     for k in range(most + 1):
-        for u in range(units + 1):
+        for u in range(max(0, units - (most - k) * reach), min(units, k * most_each) + 1):
             top = source[k, u]
             for c in range(1, min(limit, k, u // fill) + 1):
                 before = source[k - c, u - c * fill]
@@ -178,13 +190,6 @@ def _add_full(source: Array, target: Array, chosen: Array, fill: int, cost: int,
                     top = before + c * cost
                     chosen[k, u] = c
             target[k, u] = top
-
-
-@inlined
-def _copy(source: Array, target: Array) -> None:
-    for k in range(source.shape[0]):
-        for u in range(source.shape[1]):
-            target[k, u] = source[k, u]
 
 
 @inner
