@@ -39,7 +39,10 @@ class Config:
         choices=MODES,
     )
     policy: str = _option(
-        "sjf-age@user", _POLICY, "The policy that orders the queue, such as fcfs, sjf@user, sjf-age@user or wfp3."
+        "sjf-age@user",
+        _POLICY,
+        "The policy that orders the queue, such as sjf@user, sjf-age@user, wfp3, rl:NAME, or rl:current: the model "
+        "that `slurm-rl models promote` has put in charge.",
     )
     influence: float = _option(
         0.5,

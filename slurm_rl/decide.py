@@ -62,9 +62,9 @@ def decide(
     fallback = scores is not None and not _usable(scores)
     name = policy.name
     if fallback:
-        policy = replace(policy, name="multifactor", code=MULTIFACTOR)
+        policy = replace(policy, name="multifactor", code=MULTIFACTOR, starve_drain=math.inf)
     elif scores is not None:
-        policy = replace(policy, code=GIVEN)
+        policy = replace(policy, code=GIVEN, starve_drain=math.inf)  # nobody has observed the backlog
     policy = replace(policy, starve_age=guard.starve_age, starve_factor=guard.starve_factor)
     world = snapshot.world.copy()
     calculated = world["calculated"]

@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("slurm_rl.cli.explain", "say where a pending job stands, why, and what would move it"),
     "undo": ("slurm_rl.cli.undo", "take back every SiteFactor that was written"),
     "shadow-report": ("slurm_rl.cli.shadow_report", "replay the shadow period both ways and say what would change"),
+    "models": ("slurm_rl.cli.models", "list, show, promote and roll back learned policies"),
     "show-conf": ("slurm_rl.cli.show_conf", "print every setting and where it comes from"),
     "install-plugin": ("slurm_rl.cli.install_plugin", "put the job_submit.lua shim beside slurm.conf, or take it away"),
 }

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from slurm_rl.policy.registry import PolicySpec
 
 app = typer.Typer(add_completion=False)
 
@@ -27,6 +30,7 @@ def shadow_report(
 ) -> None:
     """Replay the jobs of the shadow period under Slurm's own order and under the policy's, and compare."""
     from slurm_rl.config import load
+    from slurm_rl.controller.policy import load_policy
     from slurm_rl.errors import InputError
     from slurm_rl.obs.journal import Journal
     from slurm_rl.slurm.cli import CliClient
@@ -42,17 +46,20 @@ def shadow_report(
         raise InputError("records no tick in shadow mode", file=str(settings.journal))
     first, last, ticks, updates = period
     client = CliClient(Path(settings.slurm_conf) if settings.slurm_conf else None, settings.slurm_timeout)
-    policy = journal.last_policy() or settings.policy
-    compared = compare(client, first, last, policy, settings.influence)
-    report = {"from": first, "to": last, "ticks": ticks, "updates": updates, "policy": policy} | compared
+    shadowed = journal.last_policy() or settings.policy
+    # The journal names a promoted model by its own name; what is in charge is found by the configuration's.
+    name = settings.policy if shadowed.startswith("rl:") else shadowed
+    policy = load_policy(name, Path(settings.state_dir))
+    compared = compare(client, first, last, policy.spec, settings.influence)
+    report = {"from": first, "to": last, "ticks": ticks, "updates": updates, "policy": policy.name} | compared
     print(json.dumps(report) if as_json else _text(report))
 
 
-def compare(client: Any, first: float, last: float, policy: str, influence: float) -> dict[str, Any]:
+def compare(client: Any, first: float, last: float, policy: PolicySpec, influence: float) -> dict[str, Any]:
     """The metrics of both replays over the jobs that ended in the period, on the cluster as it is now."""
     from slurm_rl.controller.observe import site_weights
     from slurm_rl.traces.site import history_trace, site_cluster
-    from slurm_rl_sim.replay import parse_contenders, prepare, replay
+    from slurm_rl_sim.replay import Contender, parse_contenders, prepare, replay
 
     state = client.snapshot()
     trace = history_trace(client.history(first, last), state.cluster)
@@ -61,7 +68,7 @@ def compare(client: Any, first: float, last: float, policy: str, influence: floa
     own = site_weights(state.weights)
     weights = own if sum(own.values()) else None  # None: the usual ones
     (now,) = replay(prepared, parse_contenders("multifactor", "slurm"), weights=weights)
-    (then,) = replay(prepared, parse_contenders(policy, "slurm"), influence=influence, weights=weights)
+    (then,) = replay(prepared, [Contender(policy, "slurm")], influence=influence, weights=weights)
     return {"jobs": len(prepared.trace), "slurm": now.metrics, "slurm_rl": then.metrics}
 
 

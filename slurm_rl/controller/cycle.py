@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -20,6 +21,7 @@ from slurm_rl.controller.estimates import RunTimes
 from slurm_rl.controller.foresee import expected_starts
 from slurm_rl.controller.observe import View, finished_jobs, observe
 from slurm_rl.controller.policy import LivePolicy, load_policy
+from slurm_rl.controller.promote import CURRENT, Promotions
 from slurm_rl.controller.undo import advised, undo
 from slurm_rl.controller.view import TickView
 from slurm_rl.decide import Guardrails
@@ -78,7 +80,9 @@ class Controller:
         self.client = client
         self.journal = journal
         self.metrics = metrics or Metrics()
-        self.policy = policy or load_policy(config.policy)
+        self._promotions = Promotions(Path(config.state_dir))
+        self._promoted = self._promotions.stamp()
+        self.policy = policy or load_policy(config.policy, Path(config.state_dir))
         self.clock = clock
         self.holder = holder or own_name()
         self.budget = Budget(config)
@@ -107,6 +111,7 @@ class Controller:
         """One tick. Whatever it raises, it has written nothing that is not in the journal."""
         # 1. Who leads, and in which mode?
         mode = self._obey()
+        self._renew()
         if mode != "enforce" and self.journal.touched():
             self._take_back()
         if mode == "off":
@@ -194,7 +199,9 @@ class Controller:
 
     def reconfigure(self, config: Config) -> None:
         """Takes over another configuration; a policy that is refused leaves everything as it was."""
-        policy = load_policy(config.policy) if config.policy != self.config.policy else self.policy
+        learned = config.policy.startswith("rl:")  # its files may have changed
+        keep = config.policy == self.config.policy and not learned
+        policy = self.policy if keep else load_policy(config.policy, Path(config.state_dir))
         if config.mode != self.config.mode:
             self.journal.command(self.clock(), config.mode, "reload")
         self.config, self.policy, self.budget = config, policy, Budget(config)
@@ -219,6 +226,19 @@ class Controller:
             log.warning("mode", mode=self._mode, by=who)
             self.metrics.set_mode(self._mode)
         return self._mode
+
+    def _renew(self) -> None:
+        """Takes over the model that was promoted meanwhile; if it is not as it should be, the last good one stays."""
+        stamp = self._promotions.stamp()
+        if self.config.policy != CURRENT or stamp == self._promoted:
+            return
+        self._promoted = stamp
+        try:
+            self.policy = load_policy(CURRENT, Path(self.config.state_dir))
+            log.warning("model", policy=self.policy.name, model=self.policy.model)
+        except SlurmRlError as error:
+            self.metrics.models_refused.inc()
+            log.error("model", error=str(error), kept=self.policy.model)
 
     def _lead(self) -> int | None:
         token = self.journal.acquire(self.holder, self.clock(), self.config.lease_seconds)

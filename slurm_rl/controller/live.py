@@ -124,7 +124,10 @@ class ControllerLive:
             self._names[uid] = str(uid)
 
     def rank(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        policy = load_policy(request["policy"]) if request["policy"] else self.controller.policy
+        if "/" in request["policy"]:
+            raise InputError("models are asked for by name here, not by path", field="policy")
+        named = request["policy"]
+        policy = load_policy(named, Path(self.config.state_dir)) if named else self.controller.policy
         state = described(request)
         if len({j.job_id for j in state.jobs}) != len(state.jobs):
             raise InputError("two jobs have the same id", field="jobs")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from slurm_rl.controller.promote import CURRENT, Promotions
 from slurm_rl.decide import Guardrails, decide
 from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.snapshot import Plan, Snapshot
 from slurm_rl.errors import InputError
 from slurm_rl.policy.heuristics import LEARNED, MULTIFACTOR, STATIC_EQUAL
-from slurm_rl.policy.registry import PolicySpec, parse_policy
+from slurm_rl.policy.registry import PolicySpec, learned, parse_policy
 
 Score = Callable[[Snapshot], Array]
 
@@ -67,11 +69,15 @@ def _usable(plan: Plan, snapshot: Snapshot) -> bool:
     return all(len(np.unique(jobs[name])) == 1 for name in ("limit", "request"))
 
 
-def load_policy(name: str) -> LivePolicy:
-    """The policy of that name; refuses what cannot run on a live cluster."""
-    if name.startswith(("rl:", "meta:")):
-        raise InputError(f"{name!r}: learned policies cannot be served yet", field="policy", remedy="e.g. sjf-age@user")
-    spec = parse_policy(name)
+def load_policy(name: str, state_dir: Path | None = None) -> LivePolicy:
+    """The policy of that name; refuses what cannot run on a live cluster, and models that are not as they should be."""
+    if name == CURRENT:
+        model = Promotions(state_dir).current() if state_dir is not None else None
+        if model is None:
+            raise InputError(f"{name!r}: no model is in charge", field="policy", remedy="slurm-rl models promote NAME")
+        spec = learned(model)
+    else:
+        spec = parse_policy(name)
     if not spec.reachable:
         raise InputError(f"{name!r} needs true run times, which nobody knows", field="policy", remedy="e.g. sjf@user")
-    return LivePolicy(name, spec)
+    return LivePolicy(spec.name, spec, spec.digest)

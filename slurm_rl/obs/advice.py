@@ -7,6 +7,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+_TAIL = 65_536  # bytes
+
 
 class AdviceLog:
     """Appends with one write each, which outlives this process; several processes may append to one file."""
@@ -33,16 +35,16 @@ class AdviceLog:
     def read(self, since: float) -> list[tuple[float, int, int]]:
         """(time, uid, SiteFactor) of advice given since; a line that was cut off is no advice that was given."""
         try:
-            rows = self.path.read_text(encoding="ascii", errors="replace").splitlines()
+            size = self.path.stat().st_size
         except FileNotFoundError:
             return []
-        found = []
-        for row in rows:
-            with suppress(ValueError):
-                when, uid, value = row.split()
-                if float(when) >= since:
-                    found.append((float(when), int(uid), int(value)))
-        return found
+        # Rows are in the order of time, and most who ask want the last few minutes of some months.
+        length = _TAIL if since > 0 else size
+        while True:
+            rows = _parsed(self.path, max(size - length, 0))
+            if length >= size or (rows and rows[0][0] < since):
+                return [row for row in rows if row[0] >= since]
+            length *= 8
 
     def prune(self, before: float) -> None:
         """Drops what is older, by replacing the file."""
@@ -57,6 +59,18 @@ class AdviceLog:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def _parsed(path: Path, start: int) -> list[tuple[float, int, int]]:
+    with path.open("rb") as file:
+        file.seek(start)
+        lines = file.read().decode("ascii", errors="replace").splitlines()
+    found = []
+    for line in lines[1 if start else 0 :]:  # the first of a part is a part
+        with suppress(ValueError):
+            when, uid, value = line.split()
+            found.append((float(when), int(uid), int(value)))
+    return found
 
 
 def _whole(file: int, row: bytes) -> None:

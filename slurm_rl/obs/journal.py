@@ -28,6 +28,9 @@ CREATE TABLE IF NOT EXISTS touched (
   PRIMARY KEY (job_id, submit_time)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS lease (
   one INTEGER PRIMARY KEY CHECK (one = 1), token INTEGER NOT NULL, holder TEXT NOT NULL, expires REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS promotion (
+  id INTEGER PRIMARY KEY, time REAL NOT NULL, action TEXT NOT NULL, model TEXT NOT NULL, hash TEXT NOT NULL,
+  who TEXT NOT NULL, gate TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS command (id INTEGER PRIMARY KEY, time REAL NOT NULL, mode TEXT NOT NULL, who TEXT NOT NULL);
 INSERT OR IGNORE INTO lease VALUES (1, 0, '', 0);
 """
@@ -83,7 +86,8 @@ class Journal:
             self._db = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
-            if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'lease'").fetchone():
+            # Only if something is missing: a journal on a full disk must still open, for undo.
+            if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'promotion'").fetchone():
                 self._db.executescript(_SCHEMA)
 
     def close(self) -> None:
@@ -222,6 +226,17 @@ class Journal:
         """(time, uid, SiteFactor) of advice given since."""
         with self._errors():
             return self._advice.read(since)
+
+    def promotion(self, now: float, action: str, model: str, digest: str, who: str, gate: str) -> None:
+        """Records that a model was put in charge (promote, rollback) or refused, and what the gate found."""
+        with self._transaction() as db:
+            row = (now, action, model, digest, who, gate)
+            db.execute("INSERT INTO promotion (time, action, model, hash, who, gate) VALUES (?, ?, ?, ?, ?, ?)", row)
+
+    def promotions(self) -> list[tuple[float, str, str, str, str, str]]:
+        """(time, action, model, hash, who, gate), oldest first."""
+        rows = self._rows("SELECT time, action, model, hash, who, gate FROM promotion ORDER BY id")
+        return [(float(a), str(b), str(c), str(d), str(e), str(f)) for a, b, c, d, e, f in rows]
 
     def command(self, now: float, mode: str, who: str) -> None:
         """Tells every controller on this journal to change its mode."""

@@ -43,6 +43,11 @@ class Metrics:
         self.fallbacks = Counter(
             "slurmrl_fallbacks", "Ticks in which the policy's scores were unusable.", registry=registry
         )
+        self.models_refused = Counter(
+            "slurmrl_models_refused",
+            "Promoted models that were not taken over: wrong hash, shape, features or values; the last good one stays.",
+            registry=registry,
+        )
         self.journal_errors = Counter(
             "slurmrl_journal_errors",
             "Failures to write the journal; nothing is written to Slurm then.",

@@ -84,6 +84,14 @@ def test_the_log_outlives_its_writer_and_forgets_what_is_old(tmp_path: Path) -> 
     assert [row[1] for row in AdviceLog(log.path).read(0.0)] == [2, 3, 4, 5]
 
 
+def test_recent_advice_is_found_at_the_end_of_a_long_file(tmp_path: Path) -> None:
+    log = AdviceLog(tmp_path / "advice")
+    log.path.write_text("".join(f"{i}.000 {i % 7} {i}\n" for i in range(1, 50_001)))
+    assert [row[2] for row in log.read(49_998.0)] == [49_998, 49_999, 50_000]
+    assert len(log.read(10_001.0)) == 40_000, "also where it takes several looks"
+    assert len(log.read(0.0)) == 50_000
+
+
 def test_a_line_that_was_cut_off_is_no_advice(tmp_path: Path) -> None:
     log = AdviceLog(tmp_path / "advice")
     log.append(100.0, 1, 10)

@@ -97,8 +97,8 @@ def test_serve_refuses_a_policy_that_knows_the_future(
 ) -> None:
     monkeypatch.setenv("SLURM_RL_STATE_DIR", str(tmp_path))
     monkeypatch.setenv("SLURM_RL_CLIENT", "cli")
-    for policy in ("sjf@oracle", "rl:none", "best"):
+    for policy, expected in (("sjf@oracle", 2), ("rl:current", 2), ("rl:none", 3), ("best", 2)):
         monkeypatch.setenv("SLURM_RL_POLICY", policy)
         code, said = run(capsys, "serve", "--once", "--json")
-        assert code == 2
-        assert policy in json.loads(said)["error"]["message"]
+        assert code == expected
+        assert policy.removeprefix("rl:") in json.loads(said)["error"]["message"]

@@ -1,0 +1,175 @@
+"""`slurm-rl models`: which learned policies there are, what is known of them, and which one is in charge."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from slurm_rl.config import Config
+    from slurm_rl_sim.replay import Prepared
+
+app = typer.Typer(add_completion=False, no_args_is_help=True)
+
+ConfigFile = Annotated[Path | None, typer.Option(help="The configuration file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
+
+
+@app.command("list")
+def list_models(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """List the models that are found, whether they can be used, and which one is in charge."""
+    from slurm_rl.controller.promote import Promotions
+    from slurm_rl.errors import ModelError
+    from slurm_rl.policy.checkpoint import MANIFEST, load_model, model_directories
+
+    promotions = Promotions(_state_dir(config))
+    current, previous = promotions.names()
+    rows: list[dict[str, Any]] = []
+    for place in dict.fromkeys([*model_directories(), promotions.directory]):
+        for path in sorted(p.parent for p in place.glob(f"*/{MANIFEST}") if not p.parent.name.startswith(".")):
+            row: dict[str, Any] = {"name": path.name, "path": str(path), "hash": "", "problem": "", "role": ""}
+            try:
+                row["hash"] = load_model(path).digest
+            except ModelError as error:
+                row["problem"] = str(error)
+            if place == promotions.directory:
+                row["role"] = {current: "current", previous: "previous"}.get(path.name, "promoted before")
+            rows.append(row)
+    if as_json:
+        print(json.dumps(rows))
+        return
+    for row in rows:
+        print(
+            f"{row['name']:<32} {row['hash'][:12] or 'unusable':<14} {row['role']:<16} {row['problem'] or row['path']}"
+        )
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A model's name, or its directory.")], as_json: AsJson = False
+) -> None:
+    """Show what is known of a model: how it was made, from what, and how it scored."""
+    from slurm_rl.policy.checkpoint import MANIFEST, find_model, load_model
+
+    model = load_model(find_model(name))
+    if as_json:
+        print(json.dumps({"name": model.name, "path": str(model.path), "hash": model.digest} | dict(model.manifest)))
+    else:
+        print(f"# {model.path}\n" + (model.path / MANIFEST).read_text(encoding="utf-8"), end="")
+
+
+@app.command()
+def promote(
+    name: Annotated[str, typer.Argument(help="The model to put in charge, by name or directory.")],
+    days: Annotated[float, typer.Option(help="Days of accounting history that the replay gate looks at.")] = 14.0,
+    trace: Annotated[Path | None, typer.Option(help="Judge by this trace instead of the site's own history.")] = None,
+    cluster: Annotated[Path | None, typer.Option(help="The cluster of that trace.")] = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put a model in charge, if recent history replayed under it is no worse than under the present policy.
+
+    The gate: the 95% wait at most 1.05 times, and the longest at most 1.2 times, that of the policy in charge.
+    """
+    from slurm_rl.config import load
+    from slurm_rl.controller.promote import CURRENT, Promotions, judge
+    from slurm_rl.errors import ModelError
+    from slurm_rl.obs.journal import Journal
+    from slurm_rl.policy.checkpoint import find_model, load_model
+    from slurm_rl.policy.registry import learned, parse_policy
+
+    settings = load(config).config
+    model, promotions = load_model(find_model(name)), Promotions(Path(settings.state_dir))
+    present = promotions.current() if settings.policy == CURRENT else None
+    if settings.policy != CURRENT:
+        incumbent = parse_policy(settings.policy)
+    else:
+        incumbent = learned(present) if present is not None else parse_policy("multifactor")
+    prepared, weights = _history(settings, days, trace, cluster)
+    verdict = judge(prepared, incumbent, learned(model), influence=settings.influence, weights=weights)
+    journal = Journal(settings.journal)
+    found = json.dumps(verdict.as_dict())
+    if verdict.objections:
+        journal.promotion(time.time(), "refused", model.name, model.digest, _who(), found)
+        raise ModelError(f"{model.name} is not promoted: " + "; ".join(verdict.objections))
+    promoted = promotions.promote(model)
+    journal.promotion(time.time(), "promote", promoted.name, promoted.digest, _who(), found)
+    _tell("promoted", promoted.name, settings, as_json, verdict.as_dict())
+
+
+@app.command()
+def rollback(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Put the model in charge again that was before the present one."""
+    from slurm_rl.config import load
+    from slurm_rl.controller.promote import Promotions
+    from slurm_rl.obs.journal import Journal
+
+    settings = load(config).config
+    model = Promotions(Path(settings.state_dir)).rollback()
+    Journal(settings.journal).promotion(time.time(), "rollback", model.name, model.digest, _who(), "")
+    _tell("in charge again", model.name, settings, as_json, {})
+
+
+def _state_dir(config: Path | None) -> Path:
+    from slurm_rl.config import load
+
+    return Path(load(config).config.state_dir)
+
+
+def _history(
+    settings: Config, days: float, trace: Path | None, cluster: Path | None
+) -> tuple[Prepared, dict[str, float] | None]:
+    """What the gate replays, and the site's priority weights (None: the usual ones)."""
+    from slurm_rl_sim.replay import find_cluster, prepare
+
+    if trace is not None:
+        from slurm_rl.traces.read import read_trace
+
+        read = read_trace(trace)
+        return prepare(read, find_cluster(read, trace, cluster)), None
+    from slurm_rl.controller.observe import site_weights
+    from slurm_rl.slurm.cli import CliClient
+    from slurm_rl.traces.site import history_trace, site_cluster
+
+    client = CliClient(Path(settings.slurm_conf) if settings.slurm_conf else None, settings.slurm_timeout)
+    state, now = client.snapshot(), time.time()
+    nodes, _ = site_cluster(state.nodes, state.cluster)
+    own = site_weights(state.weights)
+    history = history_trace(client.history(now - days * 86_400, now), state.cluster)
+    return prepare(history, nodes), own if sum(own.values()) else None
+
+
+def _tell(what: str, name: str, settings: Config, as_json: bool, gate: dict[str, Any]) -> None:
+    """Says what holds now; a running service is told too, and finds out by itself at its next tick if it is not."""
+    from slurm_rl.controller.promote import CURRENT
+    from slurm_rl.errors import SlurmRlError
+    from slurm_rl.serve.ask import ask
+
+    served = False
+    with suppress(SlurmRlError):
+        served = ask(Path(settings.socket), "POST", "/v1/reload")[0] == 200
+    used = settings.policy == CURRENT
+    if as_json:
+        print(json.dumps({"model": name, "what": what, "in_use": used, "reloaded": served, "gate": gate}))
+        return
+    print(f"{name}: {what}")
+    if gate:
+        (old, new), (old_max, new_max) = gate["p95"], gate["longest"]
+        waits = f"95% wait {old:.0f} → {new:.0f} s, longest {old_max:.0f} → {new_max:.0f} s"
+        print(f"  replay of {gate['jobs']} jobs: {waits}")
+    if not used:
+        print(f'  it is not used yet: set policy = "{CURRENT}" in the configuration (now "{settings.policy}")')
+
+
+def _who() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
