@@ -11,7 +11,7 @@ from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import BOTH, CPU, EXTRA, GIVE, GPU, MEM, NEVER, NOW, Array, Record
 from slurm_rl.domain.links import INT, LIST, by_address
 from slurm_rl.jit import inlined, inner, kernel
-from slurm_rl.place.kernels import ROUND_ROBIN, apply, call_place, record, take
+from slurm_rl.place.kernels import GREEDY, ROUND_ROBIN, apply, call_place, place_job, put_off, record, take
 from slurm_rl.place.room import fits_totals
 
 NONE, FIRSTFIT, EASY, CONSERVATIVE, SLURM = np.arange(5)
@@ -139,7 +139,7 @@ def try_start(w: Record, j: int, now: int, stamp: int) -> bool:
     s = np.int64(t.jobs(w).request[j])
     if t.shapes(w).misfit[s] == stamp:
         return False
-    count = call_place(w, s, NOW)
+    count = place_job(w, j, s, NOW)
     if count == 0:
         t.shapes(w).misfit[s] = stamp
         return False
@@ -233,7 +233,7 @@ def try_backfill(w: Record, pool: int, j: int, now: int, stamp: int) -> bool:
         shapes.misfit_both[s] = stamp
         return False
     if end <= pools.shadow[pool]:
-        count = call_place(w, s, NOW)
+        count = place_job(w, j, s, NOW)
         if count == 0:
             shapes.misfit[s] = stamp
             return False
@@ -241,7 +241,7 @@ def try_backfill(w: Record, pool: int, j: int, now: int, stamp: int) -> bool:
         if not pools.both_known[pool]:
             meet(w, pool, NOW, EXTRA, BOTH)
             pools.both_known[pool] = 1
-        count = call_place(w, s, BOTH)
+        count = place_job(w, j, s, BOTH)
         if count == 0:
             shapes.misfit_both[s] = stamp
             return False
@@ -262,7 +262,7 @@ def _divisible(w: Record, s: int) -> bool:
     everywhere = (
         t.kind_ptr(w)[kind + 1] - t.kind_ptr(w)[kind] == t.pools(w).last_node[pool] - t.pools(w).first_node[pool]
     )
-    return alone and everywhere and shapes.per_node[s] >= shapes.units[s]
+    return alone and everywhere and w.placer < GREEDY and shapes.per_node[s] >= shapes.units[s]
 
 
 @inlined
@@ -297,6 +297,9 @@ def easy_pass(
         pools.shadow[pool] = -1
         while i < last:
             j = order[i]
+            if put_off(w, j):
+                i += 1
+                continue
             if j >= fresh and try_start(w, j, now, stamp):
                 started[count] = j
                 count += 1
@@ -321,7 +324,7 @@ def easy_pass(
         hopeless = shapes.misfit[s] == stamp or (
             shapes.misfit_both[s] == stamp and now + jobs.limit[j] > pools.shadow[pool]
         )
-        if not hopeless and j >= fresh and try_backfill(w, pool, j, now, stamp):
+        if not hopeless and j >= fresh and not put_off(w, j) and try_backfill(w, pool, j, now, stamp):
             started[count] = j
             count += 1
             if spent(w, pool):

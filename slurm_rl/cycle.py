@@ -15,7 +15,7 @@ from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import CPU, GPU, GPU_MILLI, MEM, NOW, Array, Record
 from slurm_rl.domain.links import INT, LIST, by_address
 from slurm_rl.jit import inlined, inner, kernel
-from slurm_rl.place.kernels import call_place
+from slurm_rl.place.kernels import call_place, place_job
 from slurm_rl.profile import MORE_ROWS, row_at
 
 # sched/backfill's shape, with Slurm's defaults: bf_interval, bf_max_job_test, bf_window, bf_resolution, and the main
@@ -190,7 +190,7 @@ def slurm_cycle(w: Record, now: int, pool: int, order: Array, first: int, last: 
         at = _earliest(w, count, s, limit, at, horizon)
         entries = 0
         if at == 0:
-            entries = 0 if shapes.misfit[s] == stamp else call_place(w, s, NOW)
+            entries = 0 if shapes.misfit[s] == stamp else place_job(w, j, s, NOW)
             if entries == 0:
                 shapes.misfit[s] = stamp
                 at = _earliest(w, count, s, limit, np.int64(1), horizon)  # enough in sum, but not on nodes

@@ -21,7 +21,8 @@ from slurm_rl.domain.tables import World, enough_rows
 from slurm_rl.errors import unknown_name
 from slurm_rl.jit import kernel
 from slurm_rl.linking import link_kernels
-from slurm_rl.place.kernels import PLACERS
+from slurm_rl.place.kernels import GREEDY, PLACERS
+from slurm_rl.place.plan import Planner
 from slurm_rl.policy.fairshare import fair_tree, hold
 from slurm_rl.policy.heuristics import GIVEN, MULTIFACTOR
 from slurm_rl.policy.order import call_order_queue, site_factor, starving, weight_sum
@@ -48,6 +49,7 @@ def decide(
     guardrails: Guardrails | None = None,
     weights: dict[str, float] | None = None,
     scores: Array | None = None,
+    planner: Planner | None = None,
 ) -> Plan:
     """Orders the pending jobs and says which of them can start now, and where.
 
@@ -79,6 +81,13 @@ def decide(
     for key, value in settings.items():
         world[key] = value
     world["calculated"] = calculated
+    if PLACERS[placement] >= GREEDY:
+        planner = planner or Planner()
+        world["prefer"] = world["speed"].copy()
+        if len(world["hint_of"]) == 0:
+            world["hint_of"] = np.zeros(len(world["jobs"]), dtype=np.int64)
+    else:
+        planner = None
     link_kernels(world)
     link(world, "order_queue")
     _make_scratch(world)
@@ -86,7 +95,7 @@ def decide(
         world[key] = table
     if scores is not None and not fallback:
         world["live"]["score"][snapshot.pending] = scores
-    _prepare(world.record, snapshot.now)
+    renew_fairshare(world.record, snapshot.now)
     order, values, factors, promoted, starts, queues = [], [], [], [], [], []
     pool = world["shapes"]["pool"][world["jobs"]["request"][snapshot.pending]]
     for p in range(len(world["pools"])):
@@ -99,6 +108,8 @@ def decide(
         factors.append(factor)
         promoted.append(first)
         queues.append((p, queue))
+    if planner is not None:
+        planner.plan(world, [(p, ranked) for (p, _), ranked in zip(queues, order, strict=True)])
     for p, queue in queues:
         starts.extend(_starts(world, snapshot.now, p, queue, cycle=False))
     if backfill == "slurm" and snapshot.now % INTERVAL == 0:
@@ -145,7 +156,7 @@ def _starts(world: World, now: int, pool: int, queue: Array, *, cycle: bool) -> 
 
 
 @kernel
-def _prepare(world: Array, now: int) -> None:
+def renew_fairshare(world: Array, now: int) -> None:
     """Recalculates fairshare when its period has passed, as Slurm does."""
     w = world[0]
     if w.track_usage and now - w.calculated >= w.calc_period:
@@ -184,6 +195,14 @@ def _rank(world: Array, now: float, queue: Array) -> tuple[Array, Array, Array, 
         if promoted[rank]:
             factor[rank] = round(bound)
     return order, score, factor, promoted
+
+
+@kernel
+def in_order(world: Array, now: float, queue: Array) -> Array:
+    """A pool's waiting jobs as the policy orders them at this moment."""
+    w = world[0]
+    call_order_queue(w, now, queue, len(queue))
+    return t.order(w)[: len(queue)].copy()
 
 
 @kernel

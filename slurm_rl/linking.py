@@ -5,7 +5,7 @@ from __future__ import annotations
 from slurm_rl.backfill import CONSERVATIVE, SLURM
 from slurm_rl.domain.links import link
 from slurm_rl.domain.tables import World
-from slurm_rl.place.kernels import TIER
+from slurm_rl.place.kernels import GREEDY, MIP, TIER
 
 
 def link_kernels(world: World) -> None:
@@ -13,6 +13,10 @@ def link_kernels(world: World) -> None:
     names = ["place", "conservative_pass" if world["backfill"] == CONSERVATIVE else "easy_pass"]
     if world["placer"] == TIER:
         names.append("place_tier")
+    if world["placer"] >= GREEDY:
+        names.append("place_by_type")
+    if world["placer"] == MIP:
+        names.append("follow_hint")
     if world["backfill"] == SLURM:
         names.append("slurm_cycle")
     if world["fixed_order"] == 0:

@@ -12,7 +12,7 @@ from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import FIRST_ROW, GIVE, NOW, SCRATCH, TAKE, Record
 from slurm_rl.domain.links import BOOL, INT, LIST, by_address
 from slurm_rl.jit import inlined, inner, kernel
-from slurm_rl.place.kernels import apply, call_place, forget, record
+from slurm_rl.place.kernels import apply, call_place, forget, place_job, record
 from slurm_rl.place.room import fits_totals
 
 MORE_ROWS = -1  # the profile may need more rows than there are: nothing was done
@@ -86,13 +86,13 @@ def _earliest(w: Record, count: int, pool: int, j: int) -> int:
             continue
         view = t.rows(w).row[i]
         # A quick no on the first row alone saves meeting all the others.
-        if call_place(w, s, view) > 0:
+        if (place_job(w, j, s, view) if i == 0 else call_place(w, s, view)) > 0:
             if k == i + 1:
                 return i
             copy_pool(w, pool, view, SCRATCH)
             for r in range(i + 1, k):
                 meet(w, pool, SCRATCH, t.rows(w).row[r], SCRATCH)
-            if call_place(w, s, SCRATCH) > 0:
+            if (place_job(w, j, s, SCRATCH) if i == 0 else call_place(w, s, SCRATCH)) > 0:
                 return i
         i += 1
     return -1

@@ -12,7 +12,7 @@ from slurm_rl.cycle import INTERVAL
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import CPU, GPU, GPU_MILLI, MEM, NEVER, NO, NOW, Array, Record
 from slurm_rl.domain.links import INT, NOTHING, by_address
-from slurm_rl.jit import inlined, kernel
+from slurm_rl.jit import inlined, inner, kernel
 from slurm_rl.place.kernels import call_place
 from slurm_rl.policy.estimate import finish
 from slurm_rl.policy.fairshare import fair_tree
@@ -121,7 +121,7 @@ def _pass(w: Record, now: int, pool: int, tick: bool) -> bool:
 @inlined
 def _next_instant(w: Record) -> int:
     """When something happens next."""
-    instant = w.tick
+    instant = min(w.tick, w.wake)
     if w.arrived < len(t.jobs(w)):
         instant = min(instant, t.jobs(w).submit[w.arrived])
     if w.heap_count > 0:
@@ -139,12 +139,27 @@ def _anyone_waits(w: Record) -> bool:
     return False
 
 
+@inner
+def _wake(w: Record, now: int) -> None:
+    """Ends the time for which jobs were put off: their pools get a pass."""
+    w.wake = NEVER
+    for j in range(len(t.hint_of(w))):
+        if t.hint_of(w)[j] < 0:
+            if -t.hint_of(w)[j] <= now:
+                t.hint_of(w)[j] = 0
+                touch(w, t.shapes(w).pool[np.int64(t.jobs(w).request[j])], np.int64(2))
+            else:
+                w.wake = min(w.wake, -t.hint_of(w)[j])
+
+
 @inlined
 def _apply_events(w: Record, now: int) -> None:
     """All that happens at an instant, before anything is scheduled."""
     _ends(w, now)
     if w.next_event < len(t.events(w)):
         call_node_events(w, now)
+    if w.wake <= now:
+        _wake(w, now)
     w.fresh = w.arrived
     while w.arrived < len(t.jobs(w)) and t.jobs(w).submit[w.arrived] <= now:
         j = w.arrived

@@ -19,7 +19,7 @@ from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import GIVE, NOW, SCRATCH, YES, Record
 from slurm_rl.domain.links import BOOL, INT, by_address
 from slurm_rl.jit import inlined, inner, kernel
-from slurm_rl.place.kernels import apply, call_place, take
+from slurm_rl.place.kernels import GREEDY, apply, call_place, take
 from slurm_rl.place.room import fits_totals
 from slurm_rl.policy.estimate import refresh
 from slurm_rl.policy.heuristics import SRPT
@@ -81,7 +81,7 @@ def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
         pools.planned[pool] = _UNKNOWN
         if pools.shadow[pool] < 0 or spent(w, pool):
             pools.planned[pool] = _NO_ROOM
-        elif alone or count == 0:
+        elif (alone or count == 0) and w.placer < GREEDY:  # what `greedy` and `mip` prefer changes at every pass
             pools.planned[pool] = _STANDS
         return count
     if backfill == CONSERVATIVE:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slurm_rl.backfill import BACKFILLS, CONSERVATIVE
+from slurm_rl.decide import in_order, renew_fairshare
 from slurm_rl.domain.arrays import (
     ACCOUNT,
     ENTRY,
@@ -29,7 +30,8 @@ from slurm_rl.domain.tables import World, enough_rows, fill_views
 from slurm_rl.errors import InputError, unknown_name
 from slurm_rl.jit import kernel
 from slurm_rl.linking import link_kernels
-from slurm_rl.place.kernels import PLACERS
+from slurm_rl.place.kernels import GREEDY, MIP, PLACERS
+from slurm_rl.place.plan import Planner
 from slurm_rl.policy.heuristics import SRPT, STATIC_PRIORITY
 from slurm_rl.policy.registry import PolicySpec, network_tables, settings_for
 from slurm_rl_sim import state as st
@@ -66,6 +68,7 @@ class Simulation:
         preempt: bool = False,
         events: NodeEvents | None = None,
         weights: dict[str, float] | None = None,
+        planner: Planner | None = None,
     ) -> None:
         if backfill not in BACKFILLS:
             raise unknown_name("backfill", backfill, BACKFILLS)
@@ -76,6 +79,7 @@ class Simulation:
         if not 0.0 <= influence <= 1.0:
             raise InputError(f"must be between 0 and 1, got {influence:g}", field="--influence")
         self.workload, self.policy = workload, policy
+        self.planner = (planner or Planner()) if PLACERS[placement] >= GREEDY else None
         settings = settings_for(
             policy,
             backfill=int(BACKFILLS[backfill]),
@@ -101,7 +105,7 @@ class Simulation:
         users["account"], users["fairshare"], users["time"] = wl.user_account, 1.0, start
         accounts = np.zeros(wl.accounts, dtype=ACCOUNT)
         accounts["time"] = start
-        scratch = 0 if settings["fixed_order"] else jobs
+        scratch = 0 if settings["fixed_order"] and not self.planner else jobs
         entries = self._most_entries(asked) + (asked if settings["backfill"] == CONSERVATIVE else widest)
         world = World(
             jobs=wl.jobs,
@@ -136,6 +140,8 @@ class Simulation:
             **network_tables(self.policy, jobs),
             events=self._events(events),
             log=np.empty(asked + 1, dtype=LOG),
+            prefer=wl.speed.copy(),
+            hint_of=np.zeros(jobs if settings["placer"] == MIP else 0, dtype=np.int64),
             latency=np.zeros(st.LATENCY_BUCKETS, dtype=np.int64),
         )
         for name, value in settings.items():
@@ -145,7 +151,9 @@ class Simulation:
             link(world, "preempt")
         if len(world["events"]):
             link(world, "node_events")
-        world["clock"], world["tick"] = start, NEVER
+        if self.planner:
+            link(world, "order_queue")
+        world["clock"], world["tick"], world["wake"] = start, NEVER, NEVER
         if settings["backfill"] >= CONSERVATIVE:
             enough_rows(world, 512, on_nodes=settings["backfill"] == CONSERVATIVE)
         fill_views(world)
@@ -195,11 +203,29 @@ class Simulation:
     def run(self, until: int = int(NEVER) - 1) -> bool:
         """Simulates up to an instant, or to the end; whether the end was reached."""
         ticks, wall = _read_cycles(), time.perf_counter()
-        done = self._advance(until, pause=False) == DONE
+        done = self._planned(until) if self.planner else self._advance(until, pause=False) == DONE
         elapsed = time.perf_counter() - wall
         if elapsed > 1e-4:
             self.cycles_per_second = (_read_cycles() - ticks) / elapsed
         return done
+
+    def _planned(self, until: int) -> bool:
+        """Goes from pass to pass, with a plan made before each."""
+        while (status := self._advance(until, pause=True)) == BEFORE_PASS:
+            self.finish_pass()
+        return status == DONE
+
+    def _plan(self, planner: Planner) -> None:
+        """Tells the placer where jobs should go in the pass that is due."""
+        renew_fairshare(self.world.record, self.now)
+        queues = []
+        pools = self.world["pools"]
+        for pool in np.flatnonzero(pools["queue_last"] > pools["queue_first"]).tolist():
+            queue = self.world["queue"][int(pools["queue_first"][pool]) : int(pools["queue_last"][pool])]
+            if not self.world["fixed_order"]:
+                queue = in_order(self.world.record, float(self.now), queue)
+            queues.append((pool, queue))
+        planner.plan(self.world, queues)
 
     def to_next_pass(self) -> bool:
         """Applies events up to the next scheduling pass and stops before it; False at the end."""
@@ -207,6 +233,8 @@ class Simulation:
 
     def finish_pass(self) -> None:
         """Makes the pass that `to_next_pass` stopped before, and stops before anything else happens."""
+        if self.planner:
+            self._plan(self.planner)
         self._advance(self.now, pause=False)
 
     def snapshot(self) -> Snapshot:

@@ -60,6 +60,8 @@ SHAPE = np.dtype(
         ("gpu", "i8"),  # whole GPUs a unit
         ("share", "i8"),  # thousandths of one GPU a unit; 0 unless the request is below one GPU
         ("kind", "i8"),  # which nodes it may use
+        ("row", "i8"),  # of the speed table
+        ("alone", "i8"),  # 1: nodes of a single GPU type could hold it
         ("pool", "i8"),
     ],
     align=True,
@@ -158,6 +160,7 @@ SCALARS = [
     ("preempt", "i8"),  # 1: a blocked job may take the nodes of running jobs that rank below it
     ("track_usage", "i8"),  # 1: the policy looks at what users hold or have used
     ("influence", "f8"),  # 1: the policy's order alone; below: a site factor of at most this share of the weights
+    ("wake", "i8"),  # when the first of the jobs that were put off may start; NEVER: none is
     ("starve_age", "f8"),  # seconds of waiting after which a job may be promoted; inf = never
     ("starve_factor", "f8"),  # … if it has also waited this many times its estimate
     ("starve_drain", "f8"),  # … or if it has waited this many times as long as its pool's backlog takes to drain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,11 +64,21 @@ class Workload:
     rejected: dict[int, str]  # job -> why it can never run here
 
 
-def build(requests: Requests, cluster: Cluster, *, learn: bool = True) -> Workload:
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """How fast classes of jobs run on GPU types, besides the types' own speeds."""
+
+    types: Mapping[str, float]  # GPU type -> speed, where it is not the cluster file's
+    classes: tuple[Mapping[str, float], ...] = ()  # of each class of jobs: GPU type -> speed
+    of_job: Array | None = None  # class of each job, -1: none; None: of all
+
+
+def build(requests: Requests, cluster: Cluster, *, learn: bool = True, speeds: Speeds | None = None) -> Workload:
     """Compiles requests for a cluster; `learn` says whether the estimator's groups are needed."""
     part = _nodes(cluster)
     partition, rejected_partition = _partitions(requests, cluster)
-    shape_of, raw = _shapes(requests, partition)
+    speed, row = _speeds(requests, part, speeds)
+    shape_of, raw = _shapes(requests, partition, row)
     kinds, kind_count = number(partition, requests.gpu_type, requests.gpus > 0)
     first = np.zeros(kind_count, dtype=np.int64)
     first[kinds[::-1]] = np.arange(len(kinds))[::-1]
@@ -88,6 +99,7 @@ def build(requests: Requests, cluster: Cluster, *, learn: bool = True) -> Worklo
     for field in ("units", "per_node", "cpu", "mem", "gpu", "share"):
         shapes[field] = raw[field]
     shapes["kind"] = kinds[raw["first"]]
+    shapes["row"] = row[raw["first"]]
     shapes["pool"] = part.partition_pool[partition[raw["first"]]]
     shapes["misfit"] = shapes["misfit_both"] = -1
     gpu_size = shapes["units"] * (shapes["gpu"] + shapes["share"] / GPU_MILLI)
@@ -105,7 +117,7 @@ def build(requests: Requests, cluster: Cluster, *, learn: bool = True) -> Worklo
     jobs["qos"] = np.maximum(requests.qos, 0)
     if requests.nice is not None:
         jobs["nice"] = requests.nice
-    jobs["speed_row"] = requests.gpus <= 0  # row 0: GPU jobs go at the type's speed; row 1: CPU jobs at 1
+    jobs["speed_row"] = row
     groups = _groups(requests, shapes["volume"][shape_of], jobs["group"]) if learn else 0
     pools = np.zeros(count, dtype=POOL)
     pools["volume"] = np.maximum(np.where(pool_gpus > 0, pool_gpus, pool_cpus), 1.0)
@@ -126,7 +138,7 @@ def build(requests: Requests, cluster: Cluster, *, learn: bool = True) -> Worklo
         (np.concatenate(kind_nodes) if kind_nodes else np.zeros(0)).astype(np.int64),
         np.concatenate([[0], np.cumsum([len(k) for k in kind_classes])]).astype(np.int64),
         (np.concatenate(kind_classes) if kind_classes else np.zeros(0)).astype(np.int64),
-        part.speed,
+        speed,
         slots,
         pools,
         part.node_class,
@@ -136,7 +148,7 @@ def build(requests: Requests, cluster: Cluster, *, learn: bool = True) -> Worklo
         user_account,
         max(requests.accounts, 1),
         groups,
-        _reference_speed(requests, part),
+        _reference_speed(requests, part, speed, row),
         {},
     )
     workload.rejected.update(_rejections(workload, requests, rejected_partition))
@@ -217,7 +229,35 @@ def _partitions(requests: Requests, cluster: Cluster) -> tuple[Array, Array]:
     return np.maximum(codes, 0), codes < 0
 
 
-def _shapes(requests: Requests, partition: Array) -> tuple[Array, dict[str, Array]]:
+def _speeds(requests: Requests, part: _NodePart, speeds: Speeds | None) -> tuple[Array, Array]:
+    """The table [rows, GPU types], and each job's row: 0: the types' own speeds; 1: no GPUs, speed 1; then classes."""
+    row = (requests.gpus <= 0).astype(np.int64)
+    if speeds is None:
+        return part.speed, row
+    table = [part.speed[0].copy(), part.speed[1]]
+    folded = {name.upper(): value for name, value in speeds.types.items()}
+    for k, name in enumerate(part.type_names):
+        table[0][k] = folded.get(name.upper(), table[0][k])
+    for own in speeds.classes:
+        named = {name.upper(): value for name, value in own.items()}
+        table.append(np.array([named.get(n.upper(), table[0][k]) for k, n in enumerate(part.type_names)]))
+    if speeds.of_job is not None:
+        row = np.where((speeds.of_job >= 0) & (requests.gpus > 0), speeds.of_job + 2, row)
+    return np.ascontiguousarray(np.vstack(table)), row
+
+
+def _room(s: np.void, nodes: Array) -> Array:
+    """How many units of a shape each empty node holds."""
+    room = np.full(len(nodes), min(int(s["per_node"]), int(s["units"])), dtype=np.int64)
+    for field in ("cpu", "mem", "gpu"):
+        if s[field] > 0:
+            room = np.minimum(room, nodes[field] // s[field])
+    if s["share"] > 0:
+        room = np.minimum(room, nodes["gpu"] * (GPU_MILLI // int(s["share"])))
+    return room
+
+
+def _shapes(requests: Requests, partition: Array, row: Array) -> tuple[Array, dict[str, Array]]:
     gpus = requests.gpus
     share = np.where((gpus > 0) & (gpus < 1), np.ceil(gpus * GPU_MILLI - 1e-9), 0).astype(np.int64)
     whole = np.where(gpus >= 1, np.ceil(gpus - 1e-9), 0).astype(np.int64)
@@ -235,7 +275,7 @@ def _shapes(requests: Requests, partition: Array) -> tuple[Array, dict[str, Arra
     units, per_node, cpu = (np.minimum(v, UNLIMITED + 1) for v in (units, per_node, cpu))
     memory = np.minimum(memory, UNLIMITED_MB + 1)
     kind, _ = number(partition, requests.gpu_type, gpus > 0)
-    codes, count = number(units, per_node, cpu, memory, gpu, share, kind)
+    codes, count = number(units, per_node, cpu, memory, gpu, share, kind, row)
     first = np.zeros(count, dtype=np.int64)
     first[codes[::-1]] = np.arange(len(codes))[::-1]
     raw = {"units": units, "per_node": per_node, "cpu": cpu, "mem": memory, "gpu": gpu, "share": share}
@@ -275,15 +315,15 @@ def _groups(requests: Requests, size: Array, group: Array) -> int:
     return total
 
 
-def _reference_speed(requests: Requests, part: _NodePart) -> Array:
-    """A run time belongs to the GPU type that the row names, at that type's speed; else to speed 1."""
-    speeds = {name.upper(): part.speed[0, i] for i, name in enumerate(part.type_names) if name}
-    table = np.array([*(speeds.get(n.upper(), 1.0) for n in requests.gpu_type_names), 1.0])
-    return np.where(requests.gpus > 0, table[requests.gpu_type], 1.0)
+def _reference_speed(requests: Requests, part: _NodePart, speed: Array, row: Array) -> Array:
+    """A run time belongs to the GPU type that the row names, at the job's speed on that type; else to speed 1."""
+    types = {name.upper(): i for i, name in enumerate(part.type_names) if name}
+    column = np.array([*(types.get(n.upper(), -1) for n in requests.gpu_type_names), -1])[requests.gpu_type]
+    return np.where((requests.gpus > 0) & (column >= 0), speed[row, column], 1.0)
 
 
 def _rejections(workload: Workload, requests: Requests, bad_partition: Array) -> dict[int, str]:
-    """Jobs that no empty cluster could run, each with its reason."""
+    """Jobs that no empty cluster could run, each with its reason; marks requests that one GPU type could hold."""
     rejected: dict[int, str] = {}
     for j in np.flatnonzero(bad_partition).tolist():
         rejected[j] = f"unknown partition {requests.partition_names[int(requests.partition[j])]!r}"
@@ -291,12 +331,8 @@ def _rejections(workload: Workload, requests: Requests, bad_partition: Array) ->
     reasons: dict[int, str] = {}
     for i, s in enumerate(workload.shapes):
         mine = workload.kind_node[workload.kind_ptr[s["kind"]] : workload.kind_ptr[s["kind"] + 1]]
-        room = np.full(len(mine), min(int(s["per_node"]), int(s["units"])), dtype=np.int64)
-        for field in ("cpu", "mem", "gpu"):
-            if s[field] > 0:
-                room = np.minimum(room, nodes[field][mine] // s[field])
-        if s["share"] > 0:
-            room = np.minimum(room, nodes["gpu"][mine] * (GPU_MILLI // int(s["share"])))
+        room = _room(s, nodes[mine])
+        workload.shapes["alone"][i] = np.bincount(nodes["type"][mine], weights=room).max(initial=0) >= s["units"]
         if int(room.sum()) < s["units"]:
             reasons[i] = _reason(s, len(mine), int(room.sum()))
     if reasons:

@@ -81,6 +81,9 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "turns": (TURN, 1),  # recorded passes, for training
     "events": (EVENT, 1),  # nodes that go down and come back
     "log": (LOG, 1),  # who ran where
+    "prefer": (FLOAT, 2),  # [rows, GPU types] where jobs should rather go; placers `greedy` and `mip`
+    "hint_of": (INT, 1),  # [jobs] 1 + the job's first row in `hint`; 0: none; < 0: put off until its negative
+    "hint": (LOG, 1),  # nodes that a plan has chosen for jobs, and units on them
     "latency": (INT, 1),  # cycles per scheduling pass, in buckets
 }
 
@@ -94,6 +97,8 @@ LINKS = (
     "order_queue",
     "preempt",
     "node_events",
+    "place_by_type",
+    "follow_hint",
 )
 
 WORLD = np.dtype(
@@ -237,4 +242,7 @@ tape = _table("tape")
 turns = _table("turns")
 events = _table("events")
 log = _table("log")
+prefer = _table("prefer")
+hint_of = _table("hint_of")
+hint = _table("hint")
 latency = _table("latency")

@@ -14,9 +14,18 @@ from slurm_rl.domain.links import INT, by_address
 from slurm_rl.jit import inlined, inner, kernel
 from slurm_rl.place.room import capacity, fits_totals, node_room
 from slurm_rl.place.tier import call_place_tier
+from slurm_rl.place.typed import call_place_by_type
 
-FIRST_FIT, BEST_FIT, SPREAD, ROUND_ROBIN, TIER = range(5)
-PLACERS = {"first-fit": FIRST_FIT, "best-fit": BEST_FIT, "spread": SPREAD, "round-robin": ROUND_ROBIN, "tier": TIER}
+FIRST_FIT, BEST_FIT, SPREAD, ROUND_ROBIN, TIER, GREEDY, MIP = range(7)
+PLACERS = {
+    "first-fit": FIRST_FIT,
+    "best-fit": BEST_FIT,
+    "spread": SPREAD,
+    "round-robin": ROUND_ROBIN,
+    "tier": TIER,
+    "greedy": GREEDY,
+    "mip": MIP,
+}
 
 _FREE_MASK = np.int64((1 << 20) - 1)
 _NODE_MASK = np.int64((1 << 20) - 1)
@@ -39,6 +48,8 @@ def place(w: Record, s: int, view: int) -> int:
         count = _fill(w, s, view, first, last, start)
     elif how == TIER and t.shapes(w).gpu[s] > 0:  # tiers are about whole GPUs; other jobs go best-fit
         count = call_place_tier(w, s, view)
+    elif how >= GREEDY and t.shapes(w).alone[s] and t.shapes(w).gpu[s] + t.shapes(w).share[s] > 0:
+        count = call_place_by_type(w, s, view, first, last)
     else:
         count = _fewest(w, s, view, first, last, how == SPREAD)
     if count and t.used(w).shape[2] > 0:
@@ -47,6 +58,42 @@ def place(w: Record, s: int, view: int) -> int:
 
 
 call_place = by_address("place", place, INT, INT, INT)
+
+
+@kernel
+def follow_hint(w: Record, j: int, s: int, view: int) -> int:
+    """Places a job where the plan wants it; 0 if the nodes no longer have room."""
+    left, count = t.shapes(w).units[s], 0
+    at = t.hint_of(w)[j] - 1
+    while left > 0:
+        n, units = np.int64(t.hint(w).node[at]), np.int64(t.hint(w).units[at])
+        if capacity(w, s, view, n, units) < units:
+            return 0
+        t.spot(w).node[count], t.spot(w).units[count], t.spot(w).gpus[count] = n, units, 0
+        count += 1
+        at += 1
+        left -= units
+    return _pick_gpus(w, s, view, count) if t.used(w).shape[2] > 0 else count
+
+
+call_follow_hint = by_address("follow_hint", follow_hint, INT, INT, INT, INT)
+
+
+@inlined
+def place_job(w: Record, j: int, s: int, view: int) -> int:
+    """Places a job where the plan wants it, if the nodes still have room, else as the placer would."""
+    count = 0
+    if w.placer == MIP and t.hint_of(w)[j] > 0:
+        count = call_follow_hint(w, j, s, view)
+    if count == 0:
+        count = call_place(w, s, view)
+    return count
+
+
+@inlined
+def put_off(w: Record, j: int) -> bool:
+    """Whether the plan leaves a job for later although it may fit."""
+    return w.placer == MIP and t.hint_of(w)[j] < 0
 
 
 @inlined

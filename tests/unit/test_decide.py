@@ -66,7 +66,7 @@ def a_policy(name: str) -> PolicySpec:
 @pytest.mark.parametrize(
     "policy", ["fcfs", "sjf@limit", "sjf@user", "wfp3", "multifactor", "static-equal", "smith", "learned"]
 )
-@pytest.mark.parametrize("placement", ["first-fit", "best-fit", "round-robin", "tier"])
+@pytest.mark.parametrize("placement", ["first-fit", "best-fit", "round-robin", "tier", "greedy", "mip"])
 def test_the_engine_starts_what_decide_plans(policy: str, backfill: str, placement: str) -> None:
     for seed in range(2):
         trace = a_workload(seed, shares=seed == 1)

@@ -1,0 +1,207 @@
+"""Brings a plan's GPU types to Slurm as features of jobs that are about to start, and takes them back.
+
+A job that any of several GPU types would serve gets the planned type's feature: hard (`features`), or as a wish
+(`prefer`). Jobs that name a type or carry a constraint of their own are left as they are. Every write is in the journal
+before it is sent, together with what the user had asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import msgspec
+import structlog
+
+from slurm_rl.config import Config
+from slurm_rl.controller.observe import View
+from slurm_rl.domain.snapshot import Plan
+from slurm_rl.obs.journal import Journal, JournalError, Steered
+from slurm_rl.slurm.client import SlurmClient
+from slurm_rl.slurm.model import JobUpdate, SlurmJob, SlurmNode, SlurmState, UpdateStatus
+from slurm_rl.slurm.release import Release, prefer_is_sound
+
+log = structlog.get_logger()
+
+Key = tuple[int, int]  # job id, submit time
+
+
+def key_of(job: SlurmJob) -> Key:
+    return job.job_id, job.submit_time or 0
+
+
+def feature_names(setting: str) -> dict[str, str]:
+    """GPU type -> feature, from `a100=gpu_a100,t4=gpu_t4`; a type that is not named is its own feature."""
+    pairs = (part.partition("=") for part in setting.split(",") if part.strip())
+    return {kind.strip().lower(): feature.strip() for kind, _, feature in pairs}
+
+
+def steerable(job: SlurmJob, field: str) -> str:
+    """Why a job's type is not ours to choose; "" if it is."""
+    if not job.gpu_count:
+        return "asks for no GPUs"
+    if any(kind for kind, count in job.gpus.items() if kind and count):
+        return "names its GPU type"
+    if job.required_nodes:
+        return "names its nodes"
+    if job.prefer:
+        return "prefers features of its own"
+    if job.features and field == "features":
+        return "has a constraint of its own"
+    if job.array_task_count > 1:
+        return "is an array whose tasks start one by one"
+    return ""
+
+
+def lacking(nodes: Iterable[SlurmNode], names: Mapping[str, str]) -> dict[str, list[str]]:
+    """Features that GPU types are called by, with the nodes of those types that do not have them."""
+    found: dict[str, list[str]] = {}
+    for node in nodes:
+        for kind, count in node.gpus.items():
+            feature = names.get(kind.lower(), kind)
+            if kind and count and feature not in node.features:
+                found.setdefault(feature, []).append(node.name)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Steer:
+    """One feature expression to write."""
+
+    job: SlurmJob
+    value: str
+    own: str  # what the user asked for
+    why: str
+
+
+class Steering:
+    """Follows jobs from the tick at which a type was planned for them until they start, or get their own back."""
+
+    def __init__(self, config: Config, journal: Journal) -> None:
+        self.field = config.placement_lever
+        self.names = feature_names(config.gpu_features)
+        self.patience = config.placement_ticks
+        self.journal = journal
+        self._ticks: dict[Key, int] = {}  # ticks since a job was steered, without a start
+        self._resting: dict[Key, int] = {}  # jobs that got their own back, and for how many ticks they are left alone
+
+    @property
+    def active(self) -> bool:
+        return self.field != "off"
+
+    def problem(self, release: Release, nodes: Iterable[SlurmNode]) -> str:
+        """Why nothing may be steered on this site; "" if it may."""
+        if self.field == "prefer" and not prefer_is_sound(release):
+            return f"Slurm {release} does not keep Prefer= apart from a user's constraint"
+        missing = lacking(nodes, self.names)
+        return f"no such feature on {next(iter(missing.values()))[0]}: {next(iter(missing))}" if missing else ""
+
+    def own(self, state: SlurmState) -> SlurmState:
+        """The state as users made it: expressions that we wrote replaced by what was there before."""
+        steered = self.journal.steered()
+        if not steered:
+            return state
+        jobs = []
+        for job in state.jobs:
+            ours = steered.get(key_of(job))
+            if ours is not None and getattr(job, ours.field) == ours.value:
+                job = msgspec.structs.replace(job, **{ours.field: ours.own})
+            jobs.append(job)
+        return msgspec.structs.replace(state, jobs=tuple(jobs))
+
+    def wanted(self, view: View, plan: Plan) -> list[Steer]:
+        """What to write: the planned type of jobs that start now, and users' own where a start did not come."""
+        steered = self.journal.steered()
+        waiting = {key_of(j): j for j in view.state.jobs if j.pending}
+        planned = self._planned(view, plan) if self.active else {}
+        self._resting = {k: n - 1 for k, n in self._resting.items() if n > 1 and k in waiting}
+        self._ticks = {k: self._ticks.get(k, 0) + 1 for k in steered if k in waiting}
+        found = []
+        for key, (job, feature, kind) in planned.items():
+            value = feature if not job.features else f"({job.features})&{feature}"
+            before = steered.get(key)
+            if key in self._resting or (before is not None and before.value == value):
+                continue
+            found.append(Steer(job, value, getattr(job, self.field), f"planned to start on {kind}"))
+            self._ticks[key] = 0
+        for key, ours in steered.items():
+            job = waiting.get(key)
+            late = self._ticks.get(key, 0) >= self.patience
+            if job is None or not (late or ours.field != self.field):
+                continue
+            found = [s for s in found if key_of(s.job) != key]
+            found.append(Steer(job, ours.own, ours.own, "it did not start: the user's own again"))
+            self._resting[key] = self.patience
+        return found
+
+    def _planned(self, view: View, plan: Plan) -> dict[Key, tuple[SlurmJob, str, str]]:
+        """Jobs that start now on one GPU type, of several that would do."""
+        world = view.snapshot.world
+        nodes, shapes = world["nodes"], world["shapes"]
+        found = {}
+        for start in plan.starts:
+            job = view.jobs[start.job]
+            kinds = {view.gpu_types[int(nodes["type"][n])] for n, _ in start.nodes}
+            if len(kinds) != 1 or steerable(job, self.field):
+                continue
+            kind = int(shapes["kind"][world["jobs"]["request"][start.job]])
+            mine = world["kind_node"][world["kind_ptr"][kind] : world["kind_ptr"][kind + 1]]
+            if len({int(t) for t in nodes["type"][mine]}) > 1:
+                (name,) = kinds
+                found[key_of(job)] = (job, self.names.get(name.lower(), name), name)
+        return found
+
+    def apply(self, client: SlurmClient, steers: list[Steer], tick: int, token: int, now: float) -> int:
+        """Journals and writes; how many were applied."""
+        if not steers:
+            return 0
+        rows = [Steered(self.field if s.value != s.own else self._field_of(s), s.value, s.own) for s in steers]
+        self.journal.steer(token, now, [(key_of(s.job), row) for s, row in zip(steers, rows, strict=True)])
+        results = client.update([_update(s.job, row) for s, row in zip(steers, rows, strict=True)])
+        back = [
+            key_of(s.job)
+            for s, row, r in zip(steers, rows, results, strict=True)
+            if r.status is UpdateStatus.REFUSED or (r.applied and row.value == row.own)
+        ]
+        self.journal.release_steered(back)
+        for s, r in zip(steers, results, strict=True):
+            log.info("steer", tick=tick, job=s.job.job_id, value=s.value, why=s.why, status=r.status.value)
+        return sum(r.applied for r in results)
+
+    def _field_of(self, steer: Steer) -> str:
+        before = self.journal.steered().get(key_of(steer.job))
+        return before.field if before is not None else self.field
+
+    def forget(self, state: SlurmState) -> None:
+        """Drops jobs that have started or are gone from the journal."""
+        waiting = {key_of(j) for j in state.jobs if j.pending}
+        self.journal.release_steered([key for key in self.journal.steered() if key not in waiting])
+
+
+def _update(job: SlurmJob, row: Steered) -> JobUpdate:
+    if row.field == "prefer":
+        return JobUpdate.of(job, prefer=row.value)
+    return JobUpdate.of(job, features=row.value)
+
+
+def give_back(client: SlurmClient, journal: Journal, *, clock: Callable[[], float] = time.time) -> tuple[int, int]:
+    """Returns every waiting job that was steered to its user's own expression: (found, returned)."""
+    found = returned = 0
+    for attempt in range(3):
+        steered = journal.steered()
+        if not steered:
+            break
+        state = client.snapshot()
+        jobs = {key_of(j): j for j in state.jobs if j.pending}
+        ours = {k: s for k, s in steered.items() if k in jobs and getattr(jobs[k], s.field) == s.value != s.own}
+        with suppress(JournalError):
+            journal.release_steered([k for k in steered if k not in ours])
+        if attempt == 0:
+            found = len(ours)
+        if not ours:
+            break
+        results = client.update([_update(jobs[k], replace(s, value=s.own)) for k, s in ours.items()])
+        returned += sum(r.applied for r in results)
+    return found, returned

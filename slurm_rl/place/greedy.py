@@ -1,0 +1,141 @@
+"""Places jobs one by one in their order, each where it costs least at that moment."""
+
+from __future__ import annotations
+
+import math
+
+from slurm_rl.place.problem import Job, Node, Problem, State, Where, spans
+
+_NO_SLOTS = State(0, 0, 0, 0)
+
+
+class Nodes:
+    """Nodes by the state they are in now; which node it is, is remembered from its first state on."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._untouched = dict(problem.nodes)
+        self._first = dict.fromkeys(problem.nodes, 0)
+        self._touched: dict[State, list[Node]] = {}
+
+    def states(self) -> list[State]:
+        """States that at least one node is in."""
+        return [*self._untouched, *(s for s in self._touched if s not in self._untouched)]
+
+    def take(self, state: State) -> Node:
+        """Takes a node in a state: one that was touched before, if there is one."""
+        touched = self._touched.get(state)
+        if touched:
+            node = touched.pop()
+            if not touched:
+                del self._touched[state]
+            return node
+        return self.take_fresh(state)
+
+    def fresh(self, state: State) -> int:
+        """How many nodes in this state have not been touched."""
+        return self._untouched.get(state, 0)
+
+    def take_fresh(self, state: State) -> Node:
+        """Takes a node that has not been touched."""
+        which = self._first[state]
+        self._first[state] = which + 1
+        self._untouched[state] -= 1
+        if not self._untouched[state]:
+            del self._untouched[state]
+        return state, which
+
+    def put(self, state: State, node: Node) -> None:
+        """Puts a node back, in its new state."""
+        self._touched.setdefault(state, []).append(node)
+
+
+def place_greedily(problem: Problem) -> dict[int, Where]:
+    """Jobs in order, each on the nodes of one type where it costs least now; those that do not fit are left out."""
+    nodes = Nodes(problem)
+    where: dict[int, Where] = {}
+    for rank, job in enumerate(problem.jobs):
+        spots = _best(problem, nodes, job, problem.values[rank] if job.patience is not None else None)
+        if spots is None:
+            continue
+        taken: list[tuple[Node, int]] = []
+        for state, units in spots:
+            taken.append((nodes.take(state) if len(spots) == 1 else nodes.take_fresh(state), units))
+        for (node, units), (state, _) in zip(taken, spots, strict=True):
+            nodes.put(problem.after(state, job.ask, units), node)
+        where[rank] = tuple(taken)
+    return where
+
+
+def _best(problem: Problem, nodes: Nodes, job: Job, patience: float | None) -> list[tuple[State, int]] | None:
+    """The states of the nodes that the job takes, with its units on each."""
+    ask = job.ask
+    least, best = _on_one_node(problem, nodes, job) if ask.per_node >= ask.units else (math.inf, None)
+    spots = [(best, ask.units)] if best else None
+    if ask.units > 1:
+        split = _split(problem, nodes, job)
+        if split is not None and split[0] < least:
+            least, spots = split
+    return None if spots is None or (patience is not None and least >= patience) else spots
+
+
+def _on_one_node(problem: Problem, nodes: Nodes, job: Job) -> tuple[float, State | None]:
+    """The state of the node on which the whole job costs least; of equals, the first in the states' own order."""
+    ask = job.ask
+    gpus, cpus, mem = ask.units * ask.gpu, ask.units * ask.cpu, ask.units * ask.mem
+    costs = {k: problem.cost(job, problem.kinds[k].gpu_type) for k in ask.kinds}
+    least, best = math.inf, None
+    if ask.share or next(iter(problem.nodes), _NO_SLOTS).slots:
+        for state in nodes.states():
+            then = problem.whole(state, ask)
+            if then is not None:
+                cost = costs[state.kind] + problem.standing(then) - problem.standing(state)
+                if cost < least or (cost == least and best is not None and state < best):
+                    least, best = cost, state
+        return least, best
+    gains = {k: problem.gain(k, gpus) for k in ask.kinds}  # this loop is what greedy's time goes into
+    for state in nodes.states():
+        kind, free, free_cpus, free_mem, _ = state
+        if free >= gpus and free_cpus >= cpus and free_mem >= mem and kind in costs:
+            cost = costs[kind] + gains[kind][free]
+            if cost < least or (cost == least and best is not None and state < best):
+                least, best = cost, state
+    return least, best
+
+
+def _split(problem: Problem, nodes: Nodes, job: Job) -> tuple[float, list[tuple[State, int]]] | None:
+    """The best way to put a job on several nodes of one type, of types on which no node holds it alone.
+
+    The roomiest nodes first, of equals the least costly; what is left goes where it costs least.
+    """
+    ask = job.ask
+    several = spans(problem, ask)
+    rooms: dict[int, list[tuple[int, State]]] = {}
+    for state in problem.nodes if several else ():
+        gpu_type = problem.kinds[state.kind].gpu_type
+        if gpu_type in several and state.kind in ask.kinds and nodes.fresh(state):
+            room = state.room(ask, ask.units)
+            if room:
+                rooms.setdefault(gpu_type, []).append((room, state))
+    best: tuple[float, list[tuple[State, int]]] | None = None
+    for gpu_type, options in rooms.items():
+        if sum(room * nodes.fresh(state) for room, state in options) < ask.units:
+            continue
+        cost, spots = problem.cost(job, gpu_type) - problem.weights.node, list[tuple[State, int]]()
+        unused = {state: nodes.fresh(state) for _, state in options}
+        left = ask.units
+        while left:
+            most = max(min(room, left) for room, state in options if unused[state])
+            step = min(
+                (
+                    (problem.standing(problem.after(state, ask, most)) - problem.standing(state), state)
+                    for room, state in options
+                    if unused[state] and min(room, left) == most
+                ),
+            )
+            cost += step[0] + problem.weights.node
+            spots.append((step[1], most))
+            unused[step[1]] -= 1
+            left -= most
+        if best is None or cost < best[0]:
+            best = cost, spots
+    return best

@@ -1,0 +1,340 @@
+"""The placement problem as a mixed-integer programme: the only importer of `mip`.
+
+Nodes flow through states. `put[s, g]` is how many jobs of group g are put on a node in state s, which moves the node to
+the state without what the job takes; `span[h, s, u]` is how many nodes in first state s give u units to the job h that
+takes several nodes; `rest[s]` is how many nodes end in state s, which is where the cost of a partly used node is
+counted. Nodes of one state are one variable, and so are jobs that ask for the same and cost the same: a thousand nodes
+make no larger a model than ten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_rl.errors import EnvironmentMissing, unknown_name
+from slurm_rl.place.greedy import Nodes, place_greedily
+from slurm_rl.place.problem import Ask, Job, Node, Problem, State, Where, evaluate, spans
+
+SOLVERS = {"cbc": "CBC", "highs": "HIGHS"}
+SMALL = 24  # states of nodes up to which a problem is solved with all of them
+MAX_STATES = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """A placement, how good it is, and how it came about."""
+
+    where: dict[int, Where]  # jobs by their place in the order; the others are not placed
+    cost: float  # of the objective, in seconds; each start counts negatively
+    bound: float  # no placement costs less
+    gap: float  # what may be left to gain, as a share of the seconds that the placement costs
+    is_optimal: bool  # within the gap asked for
+    elapsed: float
+    winner: str  # "greedy" or the solver
+    note: str = ""  # why the solver's answer was not used
+
+
+@dataclass(slots=True)
+class _Group:
+    """Jobs that ask for the same at the same cost, in order."""
+
+    ranks: list[int]
+    job: Job
+    spans: frozenset[int]  # GPU types on which it would take several nodes
+
+
+def solve(problem: Problem, *, seconds: float = 1.0, gap: float = 0.01, solver: str = "cbc") -> Solution:
+    """The better of greedy and solver within the time; a solver that fails leaves greedy's answer, and a note."""
+    if solver not in SOLVERS:
+        raise unknown_name("solver", solver, SOLVERS)
+    began = time.perf_counter()
+    where = place_greedily(problem)
+    cost = evaluate(problem, where)
+    paid = cost + sum(problem.values[rank] for rank in where)  # seconds, without what starts are worth
+    bound = lower_bound(problem)
+
+    def made(winner: str, note: str = "") -> Solution:
+        spent = max(abs(paid), 1e-9)
+        left = max(cost - bound, 0.0)
+        optimal = left <= gap * spent + 1e-6
+        return Solution(where, cost, bound, left / spent, optimal, time.perf_counter() - began, winner, note)
+
+    if cost - bound <= gap * abs(paid) + 1e-9 or not problem.jobs:
+        return made("greedy")
+    try:
+        model = _Model(problem, where, solver)
+        status = model.run(seconds - (time.perf_counter() - began), gap * abs(paid))
+    except _TooLarge as error:
+        return made("greedy", str(error))
+    except EnvironmentMissing:
+        raise
+    except Exception as error:  # whatever breaks within a solver must not break scheduling
+        return made("greedy", f"{solver} failed: {type(error).__name__}: {error}")
+    if model.bound is not None:
+        bound = max(bound, model.bound)
+    if not model.solved:
+        return made("greedy", f"{solver} found no solution: {status}")
+    found = model.placement()
+    found_cost = evaluate(problem, found)
+    if found_cost < cost - 1e-9:
+        where, cost = found, found_cost
+        paid = cost + sum(problem.values[rank] for rank in where)
+        return made(solver)
+    return made("greedy")
+
+
+def lower_bound(problem: Problem) -> float:
+    """Every job where it would cost least were it alone: no placement costs less, and greedy often meets it."""
+    if len(problem.jobs) == 1 and not spans(problem, problem.jobs[0].ask):
+        return evaluate(problem, place_greedily(problem))  # one job on one node: greedy has looked at every choice
+    total = 0.0
+    asks: dict[tuple[Ask, tuple[float, ...]], float | None] = {}
+    # The most that a job can save on one node: what the node cost before.
+    gpus = max((kind.gpus for kind in problem.kinds), default=0)
+    relief = problem.weights.partial + problem.weights.blocked * gpus * sum(share for _, _, share in problem.mix)
+    for rank, job in enumerate(problem.jobs):
+        key = (job.ask, job.seconds)
+        if key not in asks:
+            rooms: dict[int, int] = {}
+            for state, count in problem.nodes.items():
+                if state.kind in job.ask.kinds:
+                    gpu_type = problem.kinds[state.kind].gpu_type
+                    rooms[gpu_type] = rooms.get(gpu_type, 0) + count * state.room(job.ask, job.ask.units)
+            costs = [problem.cost(job, k) for k, room in rooms.items() if room >= job.ask.units]
+            asks[key] = min(costs) if costs else None
+        least = asks[key]
+        if least is not None:
+            nodes = job.ask.units if spans(problem, job.ask) else 1
+            total += min(least - problem.values[rank] - relief * nodes, 0.0)
+    return total
+
+
+def candidates(problem: Problem) -> dict[State, int]:
+    """The nodes that the model looks at: for each request, as many as there are jobs of its size, the best first.
+
+    A small problem keeps all of its nodes.
+    """
+    if len(problem.nodes) <= SMALL:
+        return dict(problem.nodes)
+    alike: dict[tuple[int, Ask], int] = {}
+    size: dict[float, int] = {}
+    for job in problem.jobs:
+        ask = job.ask
+        size[ask.gpus] = size.get(ask.gpus, 0) + 1
+        for kind in ask.kinds:
+            alike[kind, ask] = alike.get((kind, ask), 0) + 1
+    by_kind: dict[int, list[State]] = {}
+    for state in problem.nodes:
+        by_kind.setdefault(state.kind, []).append(state)
+    kept: set[State] = set()
+    for (kind, ask), jobs in alike.items():
+        fits = []
+        parts = []
+        for state in by_kind.get(kind, ()):
+            after = problem.whole(state, ask)
+            if after is not None:
+                fits.append((problem.standing(after) - problem.standing(state), state.idle_gpus, state))
+            elif ask.units > 1:
+                parts.append((-state.room(ask, ask.units), state.idle_gpus, state))
+        wanted = size[ask.gpus] if fits else jobs * ask.units + 1
+        for first, _, state in sorted(fits or parts):
+            kept.add(state)
+            wanted -= problem.nodes[state] if fits else -int(first) * problem.nodes[state]
+            if wanted <= 0:
+                break
+    return {state: count for state, count in problem.nodes.items() if state in kept}
+
+
+class _TooLarge(Exception):
+    """The batch has too many different requests for a model."""
+
+
+class _Model:
+    def __init__(self, problem: Problem, start: dict[int, Where], solver: str) -> None:
+        self.mip = _import()
+        self.problem = problem
+        self.bound: float | None = None
+        self.solved = False
+        self.nodes = candidates(problem) | {node[0]: problem.nodes[node[0]] for w in start.values() for node, _ in w}
+        self.groups = _groups(problem)
+        try:
+            self.model = self.mip.Model(solver_name=SOLVERS[solver])
+        except (FileNotFoundError, ModuleNotFoundError, NameError) as error:
+            raise EnvironmentMissing(
+                f"solver {solver} is not installed: pip install 'mip[highs]', or use cbc"
+            ) from error
+        self.model.verbose = 0
+        self.model.threads = 1
+        self.put: dict[tuple[State, int], Any] = {}
+        self.span: dict[tuple[int, State, int], Any] = {}
+        self.then: dict[tuple[State, int], State] = {}
+        self._build(start)
+        self.model.start = self._start(start)
+
+    def _start(self, where: dict[int, Where]) -> list[tuple[Any, float]]:
+        """Greedy's answer as values of the variables."""
+        count: dict[Any, int] = {}
+        group_of = {rank: g for g, group in enumerate(self.groups) for rank in group.ranks}
+        now: dict[Node, State] = {}
+        for rank in sorted(where):
+            g, ask = group_of[rank], self.problem.jobs[rank].ask
+            for node, units in where[rank]:
+                state = now.get(node, node[0])
+                now[node] = self.problem.after(state, ask, units)
+                if len(where[rank]) > 1:
+                    name = self.span[g, state, units]
+                else:
+                    name = self.put[state, g]
+                count[name] = count.get(name, 0) + 1
+        whole = [*self.put.values(), *self.span.values()]
+        return [(name, float(count.get(name, 0))) for name in whole]
+
+    def _build(self, start: dict[int, Where]) -> None:
+        problem, model, xsum = self.problem, self.model, self.mip.xsum
+        into: dict[State, list[Any]] = {}
+        out: dict[State, list[Any]] = {}
+        placed: dict[int, list[Any]] = {g: [] for g in range(len(self.groups))}
+        known = dict.fromkeys(self.nodes)
+        self.constant = sum(problem.standing(state) * count for state, count in self.nodes.items())
+
+        # 1. Jobs on several nodes take them as they are at first.
+        for g, group in enumerate(self.groups):
+            ask = group.job.ask
+            by_type: dict[int, list[tuple[int, Any]]] = {}
+            for state, count in self.nodes.items():
+                gpu_type = problem.kinds[state.kind].gpu_type
+                if gpu_type not in group.spans or state.kind not in ask.kinds:
+                    continue
+                for units in range(1, state.room(ask, ask.units) + 1):
+                    name = model.add_var(var_type="I", ub=min(count, ask.units // units), obj=problem.weights.node)
+                    self.span[g, state, units] = name
+                    out.setdefault(state, []).append(name)
+                    after = problem.after(state, ask, units)
+                    known.setdefault(after)
+                    into.setdefault(after, []).append(name)
+                    by_type.setdefault(gpu_type, []).append((units, name))
+            for gpu_type, parts in by_type.items():
+                # `node` counts nodes beyond the first.
+                on = model.add_var(var_type="B", obj=problem.cost(group.job, gpu_type) - problem.weights.node)
+                model.add_constr(xsum(units * name for units, name in parts) == ask.units * on)
+                placed[g].append(on)
+
+        # 2. Jobs on one node, whatever state the node is in by then; new states are found on the way.
+        frontier = list(known)
+        while frontier:
+            state = frontier.pop()
+            for g, group in enumerate(self.groups):
+                full = problem.whole(state, group.job.ask)
+                if full is None:
+                    continue
+                cost = problem.cost(group.job, problem.kinds[state.kind].gpu_type)
+                name = model.add_var(var_type="I", ub=len(group.ranks), obj=cost)
+                self.put[state, g] = name
+                self.then[state, g] = full
+                out.setdefault(state, []).append(name)
+                into.setdefault(full, []).append(name)
+                placed[g].append(name)
+                if full not in known:
+                    known[full] = None
+                    frontier.append(full)
+                    if len(known) > MAX_STATES:
+                        raise _TooLarge(f"more than {MAX_STATES} states of nodes")
+
+        # 3. Every node ends in some state, and costs what that state costs.
+        for state in known:
+            rest = model.add_var(lb=0.0, obj=problem.standing(state))
+            comes = xsum(into.get(state, []))
+            model.add_constr(comes - xsum(out.get(state, [])) - rest == -self.nodes.get(state, 0))
+        for state in self.nodes:
+            spans = [v for (_, s, _), v in self.span.items() if s == state]
+            if spans:
+                model.add_constr(xsum(spans) <= self.nodes[state])
+
+        # 4. No more starts than jobs, the earlier ones first, and none fewer than greedy has: order is not ours.
+        for g, group in enumerate(self.groups):
+            if not placed[g]:
+                continue
+            forced = 0 if group.job.patience is not None else sum(rank in start for rank in group.ranks)
+            worth = [model.add_var(lb=0.0, ub=1.0, obj=-problem.values[rank]) for rank in group.ranks]
+            model.add_constr(xsum(placed[g]) == xsum(worth))
+            if forced:
+                model.add_constr(xsum(placed[g]) >= forced)
+
+    def run(self, seconds: float, gap: float) -> str:
+        """Solves; the status in the solver's words."""
+        self.model.max_mip_gap_abs = max(gap, 1e-6)
+        self.model.max_mip_gap = 1e-9
+        status = self.model.optimize(max_seconds=max(seconds, 0.01))
+        self.solved = self.model.num_solutions > 0
+        bound = self.model.objective_bound
+        if bound is not None and math.isfinite(bound) and self.solved:
+            # CBC may report objective and bound shifted alike where it has presolved everything: count it ourselves.
+            counted = sum(v.obj * v.x for v in self.model.vars)
+            self.bound = float(bound) + counted - float(self.model.objective_value) - self.constant
+        return str(status.name)
+
+    def placement(self) -> dict[int, Where]:
+        """Reads the answer back: which node gets which jobs."""
+        problem, nodes = self.problem, Nodes(self.problem)
+        waiting = {g: iter(group.ranks) for g, group in enumerate(self.groups)}
+        where: dict[int, Where] = {}
+        spans: dict[int, list[tuple[State, int]]] = {}
+        for (g, state, units), name in self.span.items():
+            spans.setdefault(g, []).extend([(state, units)] * round(name.x))
+        for g, spots in spans.items():
+            if spots:
+                taken = [(nodes.take_fresh(state), units) for state, units in spots]
+                where[next(waiting[g])] = tuple(taken)
+                for (node, units), (state, _) in zip(taken, spots, strict=True):
+                    nodes.put(problem.after(state, self.groups[g].job.ask, units), node)
+        # Every move leaves less free: from the fullest states down, all that comes in has come.
+        for (state, g), name in sorted(self.put.items(), key=lambda item: _freest_first(item[0][0])):
+            for _ in range(round(name.x)):
+                node = nodes.take(state)
+                where[next(waiting[g])] = ((node, self.groups[g].job.ask.units),)
+                nodes.put(self.then[state, g], node)
+        return where
+
+
+def _freest_first(state: State) -> tuple[float, int, int]:
+    return -state.idle_gpus, -state.cpu, -state.mem
+
+
+def _groups(problem: Problem) -> list[_Group]:
+    """Jobs by request and cost; a job that would take several nodes somewhere stands alone."""
+    groups: list[_Group] = []
+    index: dict[tuple[Ask, tuple[float, ...], float | None], int] = {}
+    for rank, job in enumerate(problem.jobs):
+        key = (job.ask, job.seconds, job.patience)
+        at = index.get(key)
+        if at is not None:
+            groups[at].ranks.append(rank)
+            continue
+        group = _Group([rank], job, spans(problem, job.ask))
+        if not group.spans:
+            index[key] = len(groups)
+        groups.append(group)
+    return groups
+
+
+def _import() -> Any:
+    try:
+        with _quiet():
+            import mip
+    except ImportError as error:
+        raise EnvironmentMissing("python-mip is not installed: pip install 'slurm-rl[mip]'") from error
+    return mip
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """mip's module prints when an optional solver is absent."""
+    import io
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield

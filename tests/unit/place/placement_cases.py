@@ -1,0 +1,160 @@
+"""Builders of small placement problems, and a search through every placement on named nodes."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping
+
+from slurm_rl.place.problem import Ask, Job, NodeKind, Problem, State, Weights
+
+Named = dict[int, tuple[tuple[int, int], ...]]  # job -> (node, units)
+
+
+def an_ask(gpus: int = 1, *, nodes: int = 0, cpus: int = 0, mem: int = 0, share: int = 0, kinds: object = (0,)) -> Ask:
+    """`gpus` GPUs wherever they are, or, with `nodes`, evenly on so many nodes; cpus and mem of each unit."""
+    units, per_node = (nodes, 1) if nodes else (max(gpus, 1), max(gpus, 1))
+    return Ask(units, per_node, cpus, mem, 0 if share else gpus // units, share, frozenset(kinds))  # type: ignore[call-overload]
+
+
+def a_problem(seed: int, *, shares: bool = False) -> tuple[Problem, list[State]]:
+    """Up to four jobs on up to four nodes of two types; the nodes as they are, one by one."""
+    rng = random.Random(seed)
+    kinds = [NodeKind(0, 4), NodeKind(1, rng.choice([2, 4])), NodeKind(0, 2)][: rng.choice([1, 2, 2, 3])]
+    nodes = []
+    for _ in range(rng.randint(1, 4)):
+        kind = rng.randrange(len(kinds))
+        free = rng.randint(0, kinds[kind].gpus)
+        slots: tuple[int, ...] = ()
+        if shares:
+            used = sorted((rng.choice([0, 0, 300, 500, 1000]) for _ in range(kinds[kind].gpus)), reverse=True)
+            slots, free = tuple(used), used.count(0)
+        nodes.append(State(kind, free, rng.choice([2, 4, 8]), rng.choice([4, 8]), slots))
+    jobs = []
+    for _ in range(rng.randint(1, 4)):
+        run = rng.choice([10.0, 100.0, 1000.0])
+        wanted = frozenset(rng.sample(range(len(kinds)), rng.randint(1, len(kinds))))
+        units, per_node, gpu = rng.choice([(1, 1, 1), (1, 1, 2), (1, 1, 4), (2, 1, 1), (3, 3, 1), (4, 2, 1), (1, 1, 0)])
+        share = rng.choice([0, 0, 300, 500]) if shares and units == 1 else 0
+        ask = Ask(
+            units,
+            per_node,
+            rng.choice([0, 1, 2]) or (gpu == 0),
+            rng.choice([0, 1, 2]),
+            0 if share else gpu,
+            share,
+            wanted,
+        )
+        patience = rng.choice([None, None, None, run])
+        jobs.append(Job(ask, (run / rng.choice([1.0, 2.0]), run / rng.choice([0.5, 1.0])), patience))
+    if rng.random() < 0.4:
+        jobs.append(jobs[0])
+    weights = Weights(
+        demand=rng.choice([0.0, 1.0]),
+        blocked=rng.choice([0.0, 7.0]),
+        partial=rng.choice([0.0, 5.0]),
+        node=rng.choice([0.0, 3.0]),
+    )
+    count = {}
+    for state in nodes:
+        count[state] = count.get(state, 0) + 1
+    mix = [(1, 0, 0.5), (2, 0, 0.3), (4, 0, 0.2)]
+    return Problem(jobs, kinds, count, demand=(0.25, 0.5), mix=mix, weights=weights), nodes
+
+
+class Cluster:
+    """Named nodes with amounts, written without the code under test: what is free, and GPU by GPU where shared."""
+
+    def __init__(self, nodes: list[State]) -> None:
+        self.gpu = [s.gpu for s in nodes]
+        self.cpu = [s.cpu for s in nodes]
+        self.mem = [s.mem for s in nodes]
+        self.used = [list(s.slots) for s in nodes]
+
+    def copy(self) -> Cluster:
+        other = Cluster([])
+        other.gpu, other.cpu, other.mem = self.gpu[:], self.cpu[:], self.mem[:]
+        other.used = [u[:] for u in self.used]
+        return other
+
+    def put(self, n: int, ask: Ask, units: int) -> bool:
+        """Takes units one by one; False if one finds no room."""
+        for _ in range(units):
+            if self.cpu[n] < ask.cpu or self.mem[n] < ask.mem:
+                return False
+            self.cpu[n] -= ask.cpu
+            self.mem[n] -= ask.mem
+            if self.used[n]:
+                if ask.share:
+                    fits = [k for k, u in enumerate(self.used[n]) if u + ask.share <= 1000]
+                    if not fits:
+                        return False
+                    self.used[n][max(fits, key=lambda k: self.used[n][k])] += ask.share
+                else:
+                    empty = [k for k, u in enumerate(self.used[n]) if u == 0]
+                    if len(empty) < ask.gpu:
+                        return False
+                    for k in empty[: ask.gpu]:
+                        self.used[n][k] = 1000
+                self.gpu[n] = self.used[n].count(0)
+            else:
+                if self.gpu[n] < ask.gpu:
+                    return False
+                self.gpu[n] -= ask.gpu
+        return True
+
+
+def cost_by_hand(problem: Problem, nodes: list[State], placed: Named) -> float | None:
+    """The objective from the named nodes: None if something does not fit."""
+    cluster = Cluster(nodes)
+    total = 0.0
+    for rank in sorted(placed):
+        job, spots = problem.jobs[rank], placed[rank]
+        for n, units in spots:
+            if not cluster.put(n, job.ask, units):
+                return None
+        gpu_type = problem.kinds[nodes[spots[0][0]].kind].gpu_type
+        run = job.seconds[gpu_type] * (1 + problem.weights.demand * problem.demand[gpu_type])
+        total += run + problem.weights.node * (len(spots) - 1) - problem.values[rank]
+    for n, before in enumerate(nodes):
+        total += _standing(problem, before.kind, cluster.gpu[n], cluster.used[n])
+        total -= _standing(problem, before.kind, before.gpu, list(before.slots))
+    return total
+
+
+def _standing(problem: Problem, kind: int, free: int, used: list[int]) -> float:
+    shared = [u for u in used if 0 < u < 1000]
+    partial = 0 < free < problem.kinds[kind].gpus or bool(shared)
+    idle = free + sum(1000 - u for u in shared) / 1000
+    blocked = sum(share for gpus, _, share in problem.mix if free < gpus)
+    return problem.weights.partial * partial + problem.weights.blocked * idle * blocked
+
+
+def ways(problem: Problem, nodes: list[State], job: Job) -> list[tuple[tuple[int, int], ...]]:
+    """Every way to put one job on named nodes: on one node, or over several of a type on which none holds it alone."""
+    ask = job.ask
+    room = [s.room(ask, ask.units) if s.kind in ask.kinds else 0 for s in nodes]
+    found = [((n, ask.units),) for n, s in enumerate(nodes) if s.kind in ask.kinds and ask.per_node >= ask.units]
+    for gpu_type in {k.gpu_type for k in problem.kinds}:
+        mine = [n for n, s in enumerate(nodes) if problem.kinds[s.kind].gpu_type == gpu_type and room[n]]
+        if ask.units == 1 or any(room[n] == ask.units for n in mine):
+            continue
+        found += [
+            tuple((n, u) for n, u in zip(mine, units, strict=True) if u)
+            for units in itertools.product(*(range(room[n] + 1) for n in mine))
+            if sum(units) == ask.units
+        ]
+    return found
+
+
+def every_placement(problem: Problem, nodes: list[State], must: Mapping[int, object]) -> Iterator[Named]:
+    """Every placement in which the jobs of `must` are placed and no node serves two jobs of several nodes."""
+    options: list[list[tuple[tuple[int, int], ...] | None]] = []
+    for rank, job in enumerate(problem.jobs):
+        mine: list[tuple[tuple[int, int], ...] | None] = list(ways(problem, nodes, job))
+        options.append(mine if rank in must and job.patience is None else [*mine, None])
+    for choice in itertools.product(*options):
+        wide = [n for spots in choice if spots and len(spots) > 1 for n, _ in spots]
+        if len(set(wide)) == len(wide):
+            # The wide ones take nodes as they are at first: order does not matter to amounts.
+            yield {rank: spots for rank, spots in enumerate(choice) if spots}

@@ -1,0 +1,157 @@
+"""The solver's objective equals the best of all placements; nodes are counted as partly used exactly when they are."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from placement_cases import a_problem, an_ask, cost_by_hand, every_placement
+
+from slurm_rl.errors import InputError
+from slurm_rl.place.greedy import place_greedily
+from slurm_rl.place.mip import solve
+from slurm_rl.place.problem import Job, NodeKind, Problem, State, Weights, evaluate, violations
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_the_solver_finds_the_best_of_all_placements(block: int) -> None:
+    solved = 0
+    for seed in range(block * 200, block * 200 + 200):
+        problem, nodes = a_problem(seed, shares=seed % 4 == 3)
+        greedy = place_greedily(problem)
+        best = math.inf
+        for placed in every_placement(problem, nodes, greedy):
+            cost = cost_by_hand(problem, nodes, placed)
+            if cost is not None:
+                best = min(best, cost)
+        solution = solve(problem, seconds=30.0, gap=0.0)
+        assert solution.note == "", f"seed {seed}"
+        assert solution.is_optimal, f"seed {seed}"
+        assert solution.cost == pytest.approx(best, abs=1e-5), f"seed {seed}: {solution.winner}"
+        assert solution.bound <= solution.cost + 1e-5
+        assert violations(problem, solution.where) == []
+        assert violations(problem, greedy) == []
+        assert evaluate(problem, solution.where) == pytest.approx(solution.cost)
+        solved += solution.winner != "greedy"
+    assert solved > 5, "cases that greedy settles prove little about the solver"
+
+
+def one_type(jobs: list[Job], free: list[int], weights: Weights) -> Problem:
+    nodes: dict[State, int] = {}
+    for gpus in free:
+        nodes[State(0, gpus, 0, 0)] = nodes.get(State(0, gpus, 0, 0), 0) + 1
+    return Problem(jobs, [NodeKind(0, 8)], nodes, weights=weights)
+
+
+def test_a_partly_used_node_counts_exactly_when_it_is_one() -> None:
+    # Two jobs of 4 GPUs on empty nodes of 8: together they fill one node, and no node is left partly used.
+    weights = Weights(demand=0, blocked=0, partial=5.0, node=0)
+    problem = one_type([Job(an_ask(4), (10.0,)), Job(an_ask(4), (10.0,))], [8, 8, 8], weights)
+    solution = solve(problem, gap=0.0)
+    assert solution.cost + sum(problem.values) == pytest.approx(20.0)
+    # A job of 3 GPUs: on the node with 3 free it makes a partly used node a full one, 5 s gained.
+    problem = one_type([Job(an_ask(3), (10.0,))], [8, 3, 4], weights)
+    solution = solve(problem, gap=0.0)
+    assert solution.cost + problem.values[0] == pytest.approx(10.0 - 5.0)
+    # On an empty node alone it costs 5 s.
+    problem = one_type([Job(an_ask(3), (10.0,))], [8], weights)
+    assert solve(problem, gap=0.0).cost + problem.values[0] == pytest.approx(15.0)
+
+
+def test_greedy_takes_the_last_room_of_a_type_and_the_solver_gives_it_to_whom_it_helps_most() -> None:
+    # One GPU of the fast type, one of the slow: the first job gains 10 s by the fast one, the second 1,000 s.
+    kinds = [NodeKind(0, 1), NodeKind(1, 1)]
+    jobs = [Job(an_ask(1, kinds=(0, 1)), (10.0, 20.0)), Job(an_ask(1, kinds=(0, 1)), (1000.0, 2000.0))]
+    problem = Problem(jobs, kinds, {State(0, 1, 0, 0): 1, State(1, 1, 0, 0): 1}, weights=Weights(0, 0, 0, 0))
+    assert evaluate(problem, place_greedily(problem)) + sum(problem.values) == pytest.approx(10 + 2000)
+    solution = solve(problem)
+    assert solution.winner == "cbc"
+    assert solution.cost + sum(problem.values) == pytest.approx(20 + 1000)
+    assert solution.where[1][0][0][0].kind == 0
+
+
+def test_a_better_packing_starts_a_job_that_greedy_leaves_out() -> None:
+    # 2 GPUs go to the empty node of 4 on the fast type; then the job of 4 that needs that type finds no room.
+    kinds = [NodeKind(0, 4), NodeKind(1, 4)]
+    jobs = [Job(an_ask(2, kinds=(0, 1)), (10.0, 20.0)), Job(an_ask(4, kinds=(0,)), (10.0, 10.0))]
+    problem = Problem(jobs, kinds, {State(0, 4, 0, 0): 1, State(1, 4, 0, 0): 1}, weights=Weights(0, 0, 0, 0))
+    assert sorted(place_greedily(problem)) == [0]
+    assert sorted(solve(problem).where) == [0, 1]
+
+
+def test_no_job_that_greedy_starts_loses_its_start() -> None:
+    # The first job takes the node that two later ones could share: order is the policy's business.
+    jobs = [Job(an_ask(8), (10.0,)), Job(an_ask(4), (1.0,)), Job(an_ask(4), (1.0,))]
+    problem = one_type(jobs, [8], Weights(0, 0, 0, 0))
+    assert sorted(solve(problem, gap=0.0).where) == [0]
+
+
+def test_a_gang_stays_on_one_type() -> None:
+    kinds = [NodeKind(0, 4), NodeKind(1, 4)]
+    problem = Problem([Job(an_ask(8, kinds=(0, 1)), (1.0, 2.0))], kinds, {State(0, 4, 0, 0): 1, State(1, 4, 0, 0): 1})
+    assert solve(problem).where == {}
+    problem = Problem([Job(an_ask(8, kinds=(0, 1)), (1.0, 2.0))], kinds, {State(0, 4, 0, 0): 1, State(1, 4, 0, 0): 2})
+    assert {node[0].kind for node, _ in solve(problem).where[0]} == {1}
+
+
+@pytest.mark.parametrize("seed", range(0, 300, 3))
+def test_relabelling_nodes_and_types_changes_nothing(seed: int) -> None:
+    problem, nodes = a_problem(seed)
+    back = len(problem.kinds) - 1
+    kinds = [NodeKind(1 - k.gpu_type, k.gpus) for k in reversed(problem.kinds)]
+    jobs = [
+        Job(j.ask._replace(kinds=frozenset(back - k for k in j.ask.kinds)), j.seconds[::-1], j.patience)
+        for j in problem.jobs
+    ]
+    count: dict[State, int] = {}
+    for state in reversed(nodes):
+        moved = state._replace(kind=back - state.kind)
+        count[moved] = count.get(moved, 0) + 1
+    other = Problem(jobs, kinds, count, demand=problem.demand[::-1], mix=problem.mix, weights=problem.weights)
+    assert solve(other, gap=0.0).cost == pytest.approx(solve(problem, gap=0.0).cost, abs=1e-5)
+
+
+def test_a_job_waits_if_what_it_could_have_now_costs_more_than_its_patience() -> None:
+    slow = {State(0, 4, 0, 0): 1}
+    for patience, starts in ((500.0, False), (1500.0, True)):
+        problem = Problem([Job(an_ask(1), (1000.0,), patience)], [NodeKind(0, 4)], slow, weights=Weights(0, 0, 0, 0))
+        assert (0 in solve(problem).where) is starts
+        assert (0 in place_greedily(problem)) is starts
+
+
+def contested(jobs: int = 12) -> Problem:
+    kinds = [NodeKind(t, 4) for t in range(3)]
+    return Problem(
+        [
+            Job(an_ask(1 + i % 3, kinds=(0, 1, 2)), (100.0 * (i + 1), 150.0 * (i + 1), 400.0 * (i + 1)))
+            for i in range(jobs)
+        ],
+        kinds,
+        {State(k, free, 0, 0): 1 for k in range(3) for free in (1, 2, 3)},
+    )
+
+
+def test_without_time_greedys_answer_stands_and_says_so() -> None:
+    solution = solve(contested(40), seconds=1e-6, gap=0.0)
+    assert violations(contested(40), solution.where) == []
+    assert solution.winner == "greedy"
+    assert not solution.is_optimal
+    assert solution.gap > 0
+
+
+def test_a_broken_solver_leaves_greedys_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    import mip
+
+    def crash(*_: object, **__: object) -> object:
+        raise RuntimeError("segfault, almost")
+
+    monkeypatch.setattr(mip.Model, "optimize", crash)
+    solution = solve(contested(), gap=0.0)
+    assert solution.winner == "greedy"
+    assert solution.where == place_greedily(contested())
+    assert "segfault, almost" in solution.note
+
+
+def test_an_unknown_solver_is_named() -> None:
+    with pytest.raises(InputError, match="did you mean 'highs'"):
+        solve(contested(), solver="higs")
