@@ -20,6 +20,7 @@ from slurm_rl.place.kernels import GREEDY, MIP
 from slurm_rl.place.problem import Ask, Job, NodeKind, Problem, State, Weights, Where
 
 _REMEMBERED = 1024
+_Spots = list[tuple[int, int]]  # nodes of a job, and its units on each
 _ASKED = ("units", "per_node", "cpu", "mem", "gpu", "share")
 
 
