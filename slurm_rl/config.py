@@ -58,6 +58,34 @@ class Config:
     starve_factor: float = _option(
         10.0, _POLICY, "… if it has also waited this many times its estimated run time.", low=0.0, high=1e6
     )
+    placement: str = _option(
+        "best-fit",
+        _POLICY,
+        "How the plan chooses nodes for jobs that can start; mip and greedy look at the speed of GPU types.",
+        choices=("first-fit", "best-fit", "spread", "round-robin", "tier", "greedy", "mip"),
+    )
+    placement_lever: str = _option(
+        "off",
+        _POLICY,
+        "How a planned GPU type reaches Slurm. features: as a hard constraint of jobs that are planned to start now, "
+        "name no type and have no constraint of their own. prefer: as a wish beside the user's constraint, where this "
+        "release of Slurm keeps the two apart. off: not at all.",
+        choices=("off", "prefer", "features"),
+    )
+    placement_ticks: int = _option(
+        6, _POLICY, "A job that has not started after so many ticks gets its own constraint back.", low=1, high=1000
+    )
+    gpu_features: str = _option(
+        "",
+        _POLICY,
+        "The features that GPU types are called by, as TYPE=FEATURE,…; a type that is not named is its own feature.",
+    )
+    gpu_speeds: str = _option(
+        "",
+        _POLICY,
+        "Relative speeds of GPU types, as TYPE=SPEED,…; learned: from jobs of the same user and name that ran on "
+        "several types; what is not known counts as the vendors publish.",
+    )
     slurm_conf: str = _option("", _SLURM, "The cluster's slurm.conf; empty: SLURM_CONF, or Slurm's own default.")
     client: str = _option(
         "auto",

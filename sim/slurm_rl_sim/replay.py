@@ -13,10 +13,12 @@ import numpy as np
 
 from slurm_rl.backfill import BACKFILLS
 from slurm_rl.domain.arrays import Array
-from slurm_rl.domain.build import Workload, build
+from slurm_rl.domain.build import Speeds, Workload, build
 from slurm_rl.domain.cluster import Cluster, NodeClass, read_cluster
 from slurm_rl.errors import InputError, unknown_name
 from slurm_rl.place.kernels import PLACERS
+from slurm_rl.place.plan import Planner, Settings
+from slurm_rl.place.speed import SpeedMatrix
 from slurm_rl.policy.registry import PolicySpec, parse_policy
 from slurm_rl.traces.limits import with_time_limits
 from slurm_rl.traces.trace import Trace
@@ -119,7 +121,14 @@ class Prepared:
     measured: Array
 
 
-def prepare(trace: Trace, cluster: Cluster, *, window: tuple[int, int] | None = None, seed: int = 0) -> Prepared:
+def prepare(
+    trace: Trace,
+    cluster: Cluster,
+    *,
+    window: tuple[int, int] | None = None,
+    seed: int = 0,
+    speeds: SpeedMatrix | None = None,
+) -> Prepared:
     """Sorts a trace, fills in time limits, and compiles it for the cluster; refuses one in which no job could run.
 
     Jobs before the window are simulated to warm the cluster up, jobs after it are left out, and only those within
@@ -134,7 +143,7 @@ def prepare(trace: Trace, cluster: Cluster, *, window: tuple[int, int] | None = 
     if not len(trace):
         raise InputError("has no jobs to replay", file=trace.name)
     trace = with_time_limits(trace, seed)
-    workload = build(requests_of(trace), cluster)
+    workload = build(requests_of(trace), cluster, speeds=_speeds(trace, cluster, speeds))
     if len(workload.rejected) == len(trace):
         j, reason = next(iter(workload.rejected.items()))
         raise InputError(
@@ -146,6 +155,19 @@ def prepare(trace: Trace, cluster: Cluster, *, window: tuple[int, int] | None = 
     return Prepared(trace, cluster, workload, measured)
 
 
+def _speeds(trace: Trace, cluster: Cluster, speeds: SpeedMatrix | None) -> Speeds | None:
+    """A speed matrix for the jobs of a trace, by user and name."""
+    if speeds is None:
+        return None
+    types = {kind: speeds.speed(kind) for kind in cluster.gpu_types}
+    classes = {who: i for i, who in enumerate(speeds.classes)}
+    of_job = None
+    if classes:
+        who = zip(trace.user.strings(), trace.job_name.strings(), strict=True)
+        of_job = np.array([classes.get(pair, -1) for pair in who], dtype=np.int64)
+    return Speeds(types, tuple(speeds.classes.values()), of_job)
+
+
 def replay(
     prepared: Prepared,
     contenders: Sequence[Contender],
@@ -155,6 +177,7 @@ def replay(
     preempt: bool = False,
     events: NodeEvents | None = None,
     weights: dict[str, float] | None = None,
+    planning: Settings | None = None,
     on_progress: Progress | None = None,
 ) -> list[Run]:
     """Runs each contender on the prepared trace."""
@@ -172,6 +195,7 @@ def replay(
             preempt=preempt,
             events=events,
             weights=weights,
+            planner=Planner(planning),
         )
         label = f"{contender.policy.name} + {contender.backfill}"
         seconds = _run(simulation, prepared, label, on_progress)

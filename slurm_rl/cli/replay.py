@@ -31,6 +31,10 @@ Examples:
   slurm-rl replay trace.csv --cluster cluster.json --window 0.6:1 --json
 
   slurm-rl replay trace.csv --policy multifactor --jobs-out jobs.csv
+
+  slurm-rl replay traces/hetero.csv.gz --policy sjf-age@user --placement mip
+
+  slurm-rl replay trace.csv --cluster openb.json --speeds published --placement greedy
 """
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -42,7 +46,14 @@ def replay(
     cluster: Annotated[Path | None, typer.Option(help="Cluster file; default: TRACE's NAME.cluster.json.")] = None,
     policy: Annotated[str | None, typer.Option(help="Policies, separated by commas.")] = None,
     backfill: Annotated[str, typer.Option(help="none, firstfit, easy, conservative or slurm.")] = "easy",
-    placement: Annotated[str, typer.Option(help="first-fit, best-fit, spread, round-robin or tier.")] = "best-fit",
+    placement: Annotated[
+        str, typer.Option(help="first-fit, best-fit, spread, round-robin, tier, greedy or mip.")
+    ] = "best-fit",
+    speeds: Annotated[
+        str | None,
+        typer.Option(help="Speeds of GPU types: published, T4=0.45,…, or FILE.json; default: the cluster file's."),
+    ] = None,
+    solver: Annotated[str, typer.Option(help="Of --placement mip: cbc or highs.")] = "cbc",
     influence: Annotated[
         float, typer.Option(help="Share of Slurm's weights the policy may move; 1: its order alone.")
     ] = 1,
@@ -64,13 +75,15 @@ def replay(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Replays and prints; `_HELP` is what users see."""
+    from slurm_rl.place.plan import Settings
     from slurm_rl.traces.read import read_trace
     from slurm_rl_sim.replay import DEFAULT_POLICIES, find_cluster, parse_contenders, prepare, window_of
     from slurm_rl_sim.replay import replay as run_replay
 
     contenders = parse_contenders(policy if policy is not None else DEFAULT_POLICIES, backfill)
     jobs = read_trace(trace, format=format)
-    prepared = prepare(jobs, find_cluster(jobs, trace, cluster), window=window_of(jobs, window), seed=seed)
+    on = find_cluster(jobs, trace, cluster)
+    prepared = prepare(jobs, on, window=window_of(jobs, window), seed=seed, speeds=_speed_matrix(speeds))
     with _progress(as_json) as on_progress:
         runs = run_replay(
             prepared,
@@ -80,6 +93,7 @@ def replay(
             preempt=preempt,
             events=_events(outages),
             weights=_weights(weights),
+            planning=Settings(solver=solver),
             on_progress=on_progress,
         )
     if jobs_out is not None:
@@ -174,6 +188,16 @@ def _events(path: Path | None) -> Any:
 
     outages = read_outages(path)
     return NodeEvents(outages.time, outages.node, outages.up)
+
+
+def _speed_matrix(text: str | None) -> Any:
+    if text is None:
+        return None
+    from slurm_rl.place.speed import SpeedMatrix, parse_speeds, read_speeds
+
+    if text.endswith(".json"):
+        return read_speeds(Path(text))
+    return SpeedMatrix({} if text == "published" else parse_speeds(text, "--speeds"))
 
 
 def _weights(text: str | None) -> dict[str, float] | None:

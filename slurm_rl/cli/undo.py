@@ -42,6 +42,8 @@ def undo(
         print(json.dumps(result | {"seconds": round(seconds, 2)}))
     else:
         print(f"{result['returned']} of {result['touched']} jobs returned to SiteFactor 0 in {seconds:.1f} s")
+        if result.get("steered"):
+            print(f"{result['freed']} of {result['steered']} jobs have their own constraint again")
         if result["stopped_leader"]:
             print("the running service was put into mode off")
         if result["left"]:

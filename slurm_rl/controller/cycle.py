@@ -20,6 +20,7 @@ from slurm_rl.controller.diff import changes, wanted_factors
 from slurm_rl.controller.estimates import RunTimes
 from slurm_rl.controller.foresee import expected_starts
 from slurm_rl.controller.observe import View, finished_jobs, observe
+from slurm_rl.controller.placement import Steering, given_speeds, ran_on
 from slurm_rl.controller.policy import LivePolicy, load_policy
 from slurm_rl.controller.promote import CURRENT, Promotions
 from slurm_rl.controller.undo import advised, undo
@@ -30,6 +31,8 @@ from slurm_rl.domain.snapshot import Plan
 from slurm_rl.errors import SlurmError, SlurmRlError
 from slurm_rl.obs.journal import Change, Journal, JournalError, LostLease, own_name
 from slurm_rl.obs.metrics import Metrics
+from slurm_rl.place.plan import Planner
+from slurm_rl.place.speed import Ran, learn_speeds
 from slurm_rl.slurm.client import SlurmClient
 from slurm_rl.slurm.model import JobUpdate, SlurmState, UpdateStatus
 from slurm_rl.slurm.text import setting
@@ -38,6 +41,7 @@ _LEARN_EVERY = 300.0
 _FENCE = 1.0  # seconds after the journal's word in which a write must begin
 _FALLBACKS = 3  # ticks without usable scores after which Slurm gets its own order back
 _PRUNE_EVERY = 3600.0
+_REMEMBERED = 20_000  # finished jobs that GPU speeds are learned from
 
 log = structlog.get_logger()
 
@@ -86,6 +90,10 @@ class Controller:
         self.clock = clock
         self.holder = holder or own_name()
         self.budget = Budget(config)
+        self.planner = Planner()
+        self.speeds = given_speeds(config)
+        self._ran: list[Ran] = []  # on which GPU types finished jobs ran, where speeds are learned
+        self.steering = Steering(config, journal)
         self.run_times = RunTimes()
         self.view: TickView | None = None  # of the last tick, for the service; replaced as a whole
         self.observed: tuple[View, Plan] | None = None
@@ -112,7 +120,7 @@ class Controller:
         # 1. Who leads, and in which mode?
         mode = self._obey()
         self._renew()
-        if mode != "enforce" and self.journal.touched():
+        if mode != "enforce" and (self.journal.touched() or self.journal.steered()):
             self._take_back()
         if mode == "off":
             return Tick("off", mode)
@@ -120,16 +128,16 @@ class Controller:
 
         # 2. Observe: Slurm's queue, nodes and factors, and what finished jobs teach.
         began = time.perf_counter()
-        state = self.client.snapshot()
+        state = self.steering.own(self.client.snapshot())
         self._learn(state)
-        view = observe(state, self.run_times, self.policy.spec)
+        view = observe(state, self.run_times, self.policy.spec, self.speeds)
         drifted = self._drift(view)
         self._phase("observe", began)
 
         # 3. Decide.
         began = time.perf_counter()
         guardrails = Guardrails(self.config.influence, self.config.starve_age, self.config.starve_factor)
-        plan = self.policy.plan(view.snapshot, guardrails, dict(view.weights))
+        plan = self.policy.plan(view.snapshot, guardrails, dict(view.weights), self.config.placement, self.planner)
         note = self._gate(plan)
 
         # 4. Diff: only what changes the order, the head of the queue first.
@@ -160,6 +168,7 @@ class Controller:
             applied = self._apply(number, token, view, batch)
             # 6. Read back what was written; the next tick corrects what is not as it should be.
             drifted += self._read_back([c for _, c in batch])
+            self._steer(state, view, plan, number, token)
         self._phase("apply", began)
 
         # 7. Foresee when jobs may start, for those who ask.
@@ -169,6 +178,18 @@ class Controller:
         self._phase("foresee", began)
         self._count(view, plan, len(difference) - applied if mode == "enforce" else len(difference))
         return Tick("done", mode, len(plan.order), len(difference), applied, drifted, note)
+
+    def _steer(self, state: SlurmState, view: View, plan: Plan, tick: int, token: int) -> None:
+        """Tells Slurm which GPU types were planned for jobs that start now, and takes back what came to nothing."""
+        self.steering.forget(state)
+        problem = self.steering.problem(state.release, state.nodes) if self.steering.active else ""
+        if problem:
+            log.error("placement", error=problem)
+            return
+        steers = self.steering.wanted(view, plan)[: self.budget.per_tick]
+        if steers and self._lead() != token:
+            raise LostLease("another controller led meanwhile: this tick ends here")
+        self.steering.apply(self.client, steers, tick, token, self.clock())
 
     def run(self) -> None:
         """Ticks until stopped. A failing tick leaves Slurm as it is, says so, and the next one tries again."""
@@ -205,6 +226,8 @@ class Controller:
         if config.mode != self.config.mode:
             self.journal.command(self.clock(), config.mode, "reload")
         self.config, self.policy, self.budget = config, policy, Budget(config)
+        self.steering = Steering(config, self.journal)
+        self.speeds = given_speeds(config)
         self.poked.set()
 
     def command(self, mode: str, who: str) -> None:
@@ -271,6 +294,9 @@ class Controller:
         self.run_times.learn(finished_jobs(ended, state.nodes))
         self._learned = {k for k in self._learned if k[1] > start} | {(r.job_id, r.end_time or 0) for r in ended}
         self._learned_until = now
+        if self.config.gpu_speeds == "learned":
+            self._ran = [*self._ran, *ran_on(ended)][-_REMEMBERED:]
+            self.speeds = learn_speeds(self._ran)
 
     def _gate(self, plan: Plan) -> str:
         """Counts ticks without usable scores: the first ones are dropped, then Slurm gets its own order back."""

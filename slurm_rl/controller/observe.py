@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,10 +19,11 @@ from slurm_rl.domain.arrays import (
     Array,
     make_entries,
 )
-from slurm_rl.domain.build import Requests, Workload, build
-from slurm_rl.domain.cluster import KNOWN_GPUS, Cluster, NodeClass
+from slurm_rl.domain.build import Requests, Speeds, Workload, build
+from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.domain.snapshot import Snapshot
 from slurm_rl.domain.tables import World
+from slurm_rl.place.speed import SpeedMatrix
 from slurm_rl.policy.heuristics import BY_USER
 from slurm_rl.policy.registry import PolicySpec, settings_for
 from slurm_rl.slurm.model import HistoryJob, PriorityFactors, PriorityWeights, SlurmJob, SlurmNode, SlurmState
@@ -47,16 +48,17 @@ class View:
     left_alone: Mapping[int, str]  # job id -> why a pending job is not ordered
     weights: Mapping[str, float]
     floor: int  # no job is pushed below this priority
+    gpu_types: tuple[str, ...] = ()  # by the number that nodes of the snapshot carry
 
     @property
     def now(self) -> int:
         return self.snapshot.now
 
 
-def observe(state: SlurmState, run_times: RunTimes, policy: PolicySpec) -> View:
+def observe(state: SlurmState, run_times: RunTimes, policy: PolicySpec, speeds: SpeedMatrix | None = None) -> View:
     """Everything `decide` needs, from one answer of Slurm."""
     now = int(state.taken)
-    cluster, members = _cluster(state.nodes, state.cluster)
+    cluster, members = _cluster(state.nodes, state.cluster, speeds or SpeedMatrix({}))
     known = set(cluster.partitions)
     left_alone = {j.job_id: why for j in state.jobs if j.pending and (why := why_left_alone(j, state.taken, known))}
     jobs = sorted(
@@ -69,7 +71,7 @@ def observe(state: SlurmState, run_times: RunTimes, policy: PolicySpec) -> View:
         key=lambda j: (j.submit_time or 0, j.job_id),
     )
     requests = _requests(jobs, state, now)
-    workload = build(requests, cluster, learn=False)
+    workload = build(requests, cluster, learn=False, speeds=_own_speeds(jobs, speeds))
     pending = np.flatnonzero(np.array([j.pending for j in jobs], dtype=bool))
     volume = workload.shapes["volume"][workload.jobs["request"]] if jobs else np.zeros(0)
     for i, j in enumerate(jobs):
@@ -100,7 +102,17 @@ def observe(state: SlurmState, run_times: RunTimes, policy: PolicySpec) -> View:
         left_alone=left_alone,
         weights=weights,
         floor=backfill_floor(state),
+        gpu_types=workload.type_names,
     )
+
+
+def _own_speeds(jobs: Sequence[SlurmJob], speeds: SpeedMatrix | None) -> Speeds | None:
+    """Speeds of jobs whose user and name are known to run otherwise than others on some GPU type."""
+    if speeds is None or not speeds.classes:
+        return None
+    classes = {who: i for i, who in enumerate(speeds.classes)}
+    of_job = np.array([classes.get((j.user, j.name), -1) for j in jobs], dtype=np.int64)
+    return Speeds({}, tuple(speeds.classes.values()), of_job)
 
 
 def why_left_alone(job: SlurmJob, now: float, partitions: set[str]) -> str:
@@ -162,7 +174,7 @@ def _gpus_per_cpu(nodes: Iterable[SlurmNode]) -> dict[str, float]:
     return {p: gpus[p] / max(cpus[p], 1) if gpus[p] else 1.0 for p in gpus}
 
 
-def _cluster(nodes: Iterable[SlurmNode], name: str) -> tuple[Cluster, list[SlurmNode]]:
+def _cluster(nodes: Iterable[SlurmNode], name: str, speeds: SpeedMatrix) -> tuple[Cluster, list[SlurmNode]]:
     """The nodes as classes of equals, and the nodes in the order in which the classes number them."""
     classes: dict[tuple[str, int, int, int, str], list[SlurmNode]] = {}
     for node in nodes:
@@ -172,9 +184,7 @@ def _cluster(nodes: Iterable[SlurmNode], name: str) -> tuple[Cluster, list[Slurm
             classes.setdefault(key, []).append(node)
     made = []
     for (kind, gpus, cpus, mem_mb, partitions), same in classes.items():
-        known = next((k for k in KNOWN_GPUS if kind.upper().startswith(k)), "")
-        speed = KNOWN_GPUS[known].speed if known else 1.0
-        made.append(NodeClass(len(same), kind, gpus, cpus, mem_mb / 1024, partitions, speed))
+        made.append(NodeClass(len(same), kind, gpus, cpus, mem_mb / 1024, partitions, speeds.speed(kind)))
     return Cluster(name, tuple(made)), list(itertools.chain.from_iterable(classes.values()))
 
 

@@ -19,8 +19,9 @@ from slurm_rl.config import Config
 from slurm_rl.controller.observe import View
 from slurm_rl.domain.snapshot import Plan
 from slurm_rl.obs.journal import Journal, JournalError, Steered
+from slurm_rl.place.speed import Ran, SpeedMatrix, parse_speeds
 from slurm_rl.slurm.client import SlurmClient
-from slurm_rl.slurm.model import JobUpdate, SlurmJob, SlurmNode, SlurmState, UpdateStatus
+from slurm_rl.slurm.model import HistoryJob, JobUpdate, SlurmJob, SlurmNode, SlurmState, UpdateStatus
 from slurm_rl.slurm.release import Release, prefer_is_sound
 
 log = structlog.get_logger()
@@ -66,6 +67,21 @@ def lacking(nodes: Iterable[SlurmNode], names: Mapping[str, str]) -> dict[str, l
     return found
 
 
+def given_speeds(config: Config) -> SpeedMatrix:
+    """Speeds as configured; types that are not named count as published."""
+    return SpeedMatrix({} if config.gpu_speeds == "learned" else parse_speeds(config.gpu_speeds, "gpu_speeds"))
+
+
+def ran_on(rows: Iterable[HistoryJob]) -> list[Ran]:
+    """Finished jobs that ran on GPUs of one type."""
+    found = []
+    for r in rows:
+        kinds = [kind for kind, count in r.gpus_allocated.items() if kind and count]
+        if r.state == "COMPLETED" and len(kinds) == 1:
+            found.append(Ran(r.user, r.name, r.gpus_allocated[kinds[0]], kinds[0], float(r.elapsed)))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Steer:
     """One feature expression to write."""
@@ -107,8 +123,9 @@ class Steering:
         for job in state.jobs:
             ours = steered.get(key_of(job))
             if ours is not None and getattr(job, ours.field) == ours.value:
-                job = msgspec.structs.replace(job, **{ours.field: ours.own})
-            jobs.append(job)
+                jobs.append(msgspec.structs.replace(job, **{ours.field: ours.own}))
+            else:
+                jobs.append(job)
         return msgspec.structs.replace(state, jobs=tuple(jobs))
 
     def wanted(self, view: View, plan: Plan) -> list[Steer]:
@@ -127,12 +144,11 @@ class Steering:
             found.append(Steer(job, value, getattr(job, self.field), f"planned to start on {kind}"))
             self._ticks[key] = 0
         for key, ours in steered.items():
-            job = waiting.get(key)
             late = self._ticks.get(key, 0) >= self.patience
-            if job is None or not (late or ours.field != self.field):
+            if key not in waiting or not (late or ours.field != self.field):
                 continue
             found = [s for s in found if key_of(s.job) != key]
-            found.append(Steer(job, ours.own, ours.own, "it did not start: the user's own again"))
+            found.append(Steer(waiting[key], ours.own, ours.own, "it did not start: the user's own again"))
             self._resting[key] = self.patience
         return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from slurm_rl.decide import Guardrails, decide
 from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.snapshot import Plan, Snapshot
 from slurm_rl.errors import InputError
+from slurm_rl.place.plan import Planner
 from slurm_rl.policy.heuristics import LEARNED, MULTIFACTOR, STATIC_EQUAL
 from slurm_rl.policy.registry import PolicySpec, learned, parse_policy
 
@@ -38,7 +40,14 @@ class LivePolicy:
         """Whether a job can be scored while it is submitted: not by what Slurm has yet to find out about it."""
         return self.spec.code not in (MULTIFACTOR, STATIC_EQUAL)
 
-    def plan(self, snapshot: Snapshot, guardrails: Guardrails, weights: dict[str, float]) -> Plan:
+    def plan(
+        self,
+        snapshot: Snapshot,
+        guardrails: Guardrails,
+        weights: dict[str, float],
+        placement: str = "best-fit",
+        planner: Planner | None = None,
+    ) -> Plan:
         """Orders the queue; unusable scores leave Slurm's own order, and the plan says so.
 
         Unusable is what is not finite, does not fit the queue, or is the same for jobs that are not alike.
@@ -48,9 +57,11 @@ class LivePolicy:
             scores = self.score(snapshot)
             if scores.shape != snapshot.pending.shape:
                 scores = _nothing(snapshot)
-        plan = decide(snapshot, self.spec, guardrails=guardrails, weights=weights, scores=scores)
+        options: dict[str, Any] = {"guardrails": guardrails, "weights": weights}
+        options |= {"placement": placement, "planner": planner}
+        plan = decide(snapshot, self.spec, scores=scores, **options)
         if self.spec.code == LEARNED and not _usable(plan, snapshot):
-            plan = decide(snapshot, self.spec, guardrails=guardrails, weights=weights, scores=_nothing(snapshot))
+            plan = decide(snapshot, self.spec, scores=_nothing(snapshot), **options)
         return plan
 
 

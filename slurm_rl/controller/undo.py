@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from slurm_rl.controller.placement import give_back
 from slurm_rl.errors import SlurmError
 from slurm_rl.obs.journal import Change, Journal, JournalError, own_name
 from slurm_rl.slurm.client import SlurmClient
@@ -26,6 +27,8 @@ class Undone:
     returned: int
     left: tuple[int, ...]  # jobs that still have one
     stopped_leader: bool
+    steered: int = 0  # jobs that had a feature expression of ours
+    freed: int = 0  # … and have their user's own again
 
 
 def ours(jobs: Sequence[SlurmJob], touched: dict[tuple[int, int], int]) -> list[SlurmJob]:
@@ -89,6 +92,7 @@ def undo(
             if stopped:
                 journal.command(clock(), "off", "undo")
             token = journal.acquire(own_name(), clock(), 300.0, force=True)
+    steered, freed = give_back(client, journal)
     first, returned, left = 0, 0, list[SlurmJob]()
     for attempt in range(_ROUNDS):
         state = client.snapshot()
@@ -110,7 +114,7 @@ def undo(
             journal.forget(list(journal.touched()))
         if own and token is not None:
             journal.release(token)
-    return Undone(first, min(returned, first), tuple(j.job_id for j in left), stopped)
+    return Undone(first, min(returned, first), tuple(j.job_id for j in left), stopped, steered, min(freed, steered))
 
 
 def _write(client: SlurmClient, journal: Journal, jobs: Sequence[SlurmJob], token: int | None, now: float) -> int:

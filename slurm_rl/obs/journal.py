@@ -34,6 +34,11 @@ CREATE TABLE IF NOT EXISTS promotion (
 CREATE TABLE IF NOT EXISTS command (id INTEGER PRIMARY KEY, time REAL NOT NULL, mode TEXT NOT NULL, who TEXT NOT NULL);
 INSERT OR IGNORE INTO lease VALUES (1, 0, '', 0);
 """
+_STEERED = """
+CREATE TABLE IF NOT EXISTS steered (
+  job_id INTEGER NOT NULL, submit_time INTEGER NOT NULL, field TEXT NOT NULL, value TEXT NOT NULL, own TEXT NOT NULL,
+  time REAL NOT NULL, PRIMARY KEY (job_id, submit_time)) WITHOUT ROWID;
+"""
 
 
 class JournalError(SlurmRlError):
@@ -53,6 +58,15 @@ class Change:
     old: int | None
     new: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Steered:
+    """A feature expression that we wrote: into which field, what, and what the user had there."""
+
+    field: str
+    value: str
+    own: str
 
 
 def own_name() -> str:
@@ -89,6 +103,8 @@ class Journal:
             # Only if something is missing: a journal on a full disk must still open, for undo.
             if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'promotion'").fetchone():
                 self._db.executescript(_SCHEMA)
+            if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'steered'").fetchone():
+                self._db.executescript(_STEERED)
 
     def close(self) -> None:
         with self._lock:
@@ -187,6 +203,29 @@ class Journal:
         """Takes responsibility for SiteFactors that the submit plugin wrote on our advice."""
         with self._transaction() as db:
             db.executemany("INSERT OR IGNORE INTO touched VALUES (?, ?, ?, ?)", [(*job, now) for job in jobs])
+
+    def steer(self, token: int, now: float, rows: Sequence[tuple[tuple[int, int], Steered]]) -> None:
+        """Commits feature expressions that are about to be written; what the user had is kept from the first time."""
+        with self._transaction() as db:
+            held, expires = db.execute("SELECT token, expires FROM lease").fetchone()
+            if held != token or expires <= now:
+                raise LostLease(f"another controller leads (lease {held}, ours was {token}): nothing is written")
+            db.executemany(
+                "INSERT INTO steered VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET field = excluded.field, "
+                "value = excluded.value, time = excluded.time",
+                [(*job, row.field, row.value, row.own, now) for job, row in rows],
+            )
+
+    def steered(self) -> dict[tuple[int, int], Steered]:
+        """The feature expressions that jobs have from us: (id, submit time) -> what, and the user's own."""
+        rows = self._rows("SELECT job_id, submit_time, field, value, own FROM steered")
+        return {(j, s): Steered(str(f), str(v), str(o)) for j, s, f, v, o in rows}
+
+    def release_steered(self, jobs: Sequence[tuple[int, int]]) -> None:
+        """Drops jobs that have started, have ended or have their own expression again."""
+        if jobs:
+            with self._transaction() as db:
+                db.executemany("DELETE FROM steered WHERE job_id = ? AND submit_time = ?", jobs)
 
     def forget(self, jobs: Sequence[tuple[int, int]]) -> None:
         """Drops jobs that have ended, or that were returned to 0."""

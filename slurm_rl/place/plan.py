@@ -15,8 +15,9 @@ import numpy as np
 
 from slurm_rl.domain.arrays import LOG, NOW, Array
 from slurm_rl.domain.tables import World
-from slurm_rl.errors import InputError
+from slurm_rl.errors import InputError, unknown_name
 from slurm_rl.place.kernels import GREEDY, MIP
+from slurm_rl.place.mip import SOLVERS, solve
 from slurm_rl.place.problem import Ask, Job, NodeKind, Problem, State, Weights, Where
 
 _REMEMBERED = 1024
@@ -37,6 +38,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.jobs < 1:
             raise InputError(f"must be at least 1, got {self.jobs}", field="placement jobs")
+        if self.solver not in SOLVERS:
+            raise unknown_name("solver", self.solver, SOLVERS)
         if self.seconds <= 0:
             raise InputError(f"must be above 0, got {self.seconds:g}", field="placement seconds")
 
@@ -114,8 +117,6 @@ class Planner:
         }
 
     def _answer(self, problem: Problem) -> dict[int, Where]:
-        from slurm_rl.place.mip import solve
-
         key = (problem.jobs, problem.demand, tuple(problem.nodes.items()))
         known = self._solved.get(key)
         if known is not None:

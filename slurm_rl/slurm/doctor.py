@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 
 from slurm_rl.slurm.findings import Finding, Severity, Site, SocketFile
 from slurm_rl.slurm.quantities import seconds
-from slurm_rl.slurm.release import KNOWN
+from slurm_rl.slurm.release import KNOWN, PREFER_FIXED, prefer_is_sound
 
 Check = Callable[[Site], Iterator[Finding]]
 
 # The first patch release of each major in which Prefer= behaves.
-_PREFER_FIXED = {(22, 5): 9, (23, 2): 3, (24, 11): 4, (25, 11): 1, (26, 5): 2}
 
 
 def examine(site: Site) -> list[Finding]:
@@ -31,8 +30,8 @@ def _release(site: Site) -> Iterator[Finding]:
         )
         return
     yield Finding("release", Severity.OK, f"Slurm {site.release}")
-    if site.release.patch < _PREFER_FIXED.get(site.release.major, 0):
-        fixed = f"{site.release.year}.{site.release.month:02}.{_PREFER_FIXED[site.release.major]}"
+    if not prefer_is_sound(site.release):
+        fixed = f"{site.release.year}.{site.release.month:02}.{PREFER_FIXED[site.release.major]}"
         yield Finding(
             "prefer",
             Severity.INFO,

@@ -33,6 +33,15 @@ class Release(NamedTuple):
 KNOWN = frozenset({(22, 5), (23, 2), (23, 11), (24, 5), (24, 11), (25, 5), (25, 11), (26, 5)})
 
 
+# The patch of each major release from which Prefer= no longer replaces a user's --constraint when it is tested.
+PREFER_FIXED = {(22, 5): 9, (23, 2): 3, (24, 11): 4, (25, 11): 1, (26, 5): 2}
+
+
+def prefer_is_sound(release: Release) -> bool:
+    """Whether a wish for features leaves a user's own constraint alone."""
+    return release.patch >= PREFER_FIXED.get(release.major, 0)
+
+
 def parse_release(text: str) -> Release:
     """Finds the release in what `slurmctld -V` or `scontrol show config` say."""
     match = _NUMBER.search(text)

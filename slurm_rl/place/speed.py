@@ -1,0 +1,142 @@
+"""How fast jobs run on GPU types: configured, learned from jobs that ran on several types, or as vendors publish."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from slurm_rl.domain.cluster import KNOWN_GPUS
+from slurm_rl.errors import InputError
+
+_TRUST = 4.0  # comparisons that weigh as much as what is published
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A finished job: what it was, on how many GPUs of which type, and for how long."""
+
+    user: str
+    name: str
+    gpus: int
+    gpu_type: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedMatrix:
+    """Speeds of GPU types, and of classes of jobs (user, name) where they differ."""
+
+    types: Mapping[str, float]
+    classes: Mapping[tuple[str, str], Mapping[str, float]] = field(default_factory=dict)
+
+    def speed(self, gpu_type: str, user: str = "", name: str = "") -> float:
+        """Of a job on a type; 1 is that of a V100."""
+        own = self.classes.get((user, name), {})
+        key = gpu_type.upper()
+        return own.get(key, self.types.get(key, published(gpu_type)))
+
+
+def published(gpu_type: str) -> float:
+    """A type's training throughput by its vendor's figures, V100 = 1; 1 for a type that nobody has described."""
+    name = gpu_type.upper()
+    known = max((k for k in KNOWN_GPUS if name.startswith(k)), key=len, default="")
+    return KNOWN_GPUS[known].speed if known else 1.0
+
+
+def parse_speeds(text: str, field: str = "speeds") -> dict[str, float]:
+    """Types and speeds from `a100=2,t4=0.45`."""
+    speeds = {}
+    for part in text.split(","):
+        if not part.strip():
+            continue
+        name, _, value = part.partition("=")
+        try:
+            speed = float(value)
+        except ValueError:
+            speed = math.nan
+        if not name.strip() or not 0.0 < speed < 1e6:
+            raise InputError(f"must be TYPE=SPEED,… with speeds above 0, got {part.strip()!r}", field=field)
+        speeds[name.strip().upper()] = speed
+    return speeds
+
+
+def read_speeds(path: Path) -> SpeedMatrix:
+    """A matrix from JSON: `{"types": {"T4": 0.45}, "classes": [{"user": "ann", "name": "bert", "T4": 0.3}]}`."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError("no such file", file=str(path), remedy="give types as TYPE=SPEED,… instead") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"not readable as JSON: {error}", file=str(path)) from None
+    if not isinstance(value, dict) or not set(value) <= {"types", "classes"}:
+        raise InputError('must be an object with "types" and "classes"', file=str(path))
+    types = _speeds(value.get("types", {}), "types", path)
+    classes = {}
+    for i, row in enumerate(value.get("classes", []), 1):
+        if not isinstance(row, dict):
+            raise InputError(f"class {i}: must be an object, got {row!r}", file=str(path))
+        rest = {k: v for k, v in row.items() if k not in ("user", "name")}
+        classes[str(row.get("user", "")), str(row.get("name", ""))] = _speeds(rest, f"class {i}", path)
+    return SpeedMatrix(types, classes)
+
+
+def _speeds(row: object, where: str, path: Path) -> dict[str, float]:
+    if not isinstance(row, dict):
+        raise InputError(f"{where}: must be an object, got {row!r}", file=str(path))
+    for name, speed in row.items():
+        if isinstance(speed, bool) or not isinstance(speed, int | float) or not 0 < speed < 1e6:
+            raise InputError(f"{where}: the speed of {name} must be above 0, got {speed!r}", file=str(path))
+    return {str(name).upper(): float(speed) for name, speed in row.items()}
+
+
+def learn_speeds(history: Iterable[Ran], prior: Mapping[str, float] | None = None) -> SpeedMatrix:
+    """What jobs of the same user, name and size tell that ran on several types.
+
+    Each pair of types that a kind of job ran on gives one ratio of median run times. A type's speed is drawn from the
+    prior (published, or given) towards these ratios in proportion to how many there are; a class of jobs likewise from
+    its types' speeds.
+    """
+    runs: dict[tuple[str, str, int], dict[str, list[float]]] = {}
+    for ran in history:
+        if ran.gpu_type and ran.name and ran.seconds >= 1.0:
+            kinds = runs.setdefault((ran.user, ran.name, ran.gpus), {})
+            kinds.setdefault(ran.gpu_type.upper(), []).append(ran.seconds)
+    types = sorted({kind for kinds in runs.values() for kind in kinds})
+    start = {kind: math.log((prior or {}).get(kind, published(kind))) for kind in types}
+    pairs = [
+        ((user, name), a, b, math.log(median(kinds[b]) / median(kinds[a])), float(min(len(kinds[a]), len(kinds[b]))))
+        for (user, name, _), kinds in runs.items()
+        for a in kinds
+        for b in kinds
+        if a < b
+    ]
+    common = _fit(start, [(a, b, ratio, weight) for _, a, b, ratio, weight in pairs])
+    classes = {}
+    for who in {who for who, *_ in pairs}:
+        own = _fit(common, [(a, b, ratio, weight) for owner, a, b, ratio, weight in pairs if owner == who])
+        classes[who] = {kind: math.exp(value) for kind, value in own.items()}
+    return SpeedMatrix({kind: math.exp(value) for kind, value in common.items()}, classes)
+
+
+def _fit(start: Mapping[str, float], pairs: list[tuple[str, str, float, float]]) -> dict[str, float]:
+    """Log speeds whose differences match the ratios, least squares, held to the start with a weight of _TRUST."""
+    value = dict(start)
+    for _ in range(100 if pairs else 0):
+        moved = 0.0
+        for kind in start:
+            weight, total = _TRUST, _TRUST * start[kind]
+            for a, b, ratio, count in pairs:
+                # Time on b over time on a is speed of a over speed of b.
+                if kind == a:
+                    weight, total = weight + count, total + count * (value[b] + ratio)
+                elif kind == b:
+                    weight, total = weight + count, total + count * (value[a] - ratio)
+            moved = max(moved, abs(total / weight - value[kind]))
+            value[kind] = total / weight
+        if moved < 1e-9:
+            break
+    return value

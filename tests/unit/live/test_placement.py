@@ -1,0 +1,188 @@
+"""A planned GPU type becomes a feature of the job, and the user's own constraint comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from .fake_slurm import FakeSlurm, a_job, a_running_job
+
+from slurm_rl.config import Config
+from slurm_rl.controller.cycle import Controller
+from slurm_rl.controller.placement import feature_names, lacking
+from slurm_rl.controller.undo import undo
+from slurm_rl.errors import InputError
+from slurm_rl.obs.journal import Journal, Steered
+from slurm_rl.slurm.model import JobUpdate, SlurmNode, SlurmState, UpdateResult, UpdateStatus
+from slurm_rl.slurm.release import Release
+
+
+class MixedSlurm(FakeSlurm):
+    """One node of A100 and one of T4, each with its type as a feature; takes feature expressions too."""
+
+    release = Release(22, 5, 8)
+
+    def __init__(self, *jobs: Any, features: bool = True) -> None:
+        super().__init__(*jobs)
+        kinds = ("a100", "t4")
+        self.nodes = tuple(
+            msgspec.structs.replace(n, gpus={k: 8}, gpus_allocated={}, features=(k,) if features else ())
+            for n, k in zip(self.nodes, kinds, strict=True)
+        )
+
+    def snapshot(self) -> SlurmState:
+        return msgspec.structs.replace(super().snapshot(), release=self.release)
+
+    def update(self, updates: Sequence[JobUpdate]) -> list[UpdateResult]:
+        for u in updates:
+            if u.site_factor is not None:
+                self.set_site(u.job_id, u.site_factor)
+            for field in ("features", "prefer"):
+                if getattr(u, field) is not None:
+                    changed = msgspec.structs.replace(self.jobs[u.job_id], **{field: getattr(u, field)})
+                    self.jobs[u.job_id] = changed
+        self.written += updates
+        return [UpdateResult(u.job_id, UpdateStatus.APPLIED) for u in updates]
+
+    def features(self) -> dict[int, str]:
+        return {j.job_id: j.features for j in self.jobs.values()}
+
+    def start(self, job_id: int, node: str) -> None:
+        self.jobs[job_id] = msgspec.structs.replace(
+            self.jobs[job_id], state="RUNNING", node_list=(node,), start_time=int(self.now)
+        )
+
+
+def a_controller(slurm: FakeSlurm, folder: Path, **settings: Any) -> Controller:
+    defaults = {"mode": "enforce", "policy": "fcfs", "placement": "mip", "placement_lever": "features"}
+    return Controller(Config(**(defaults | settings)), slurm, Journal(folder / "j"), clock=lambda: slurm.now)
+
+
+def test_a_job_of_any_type_gets_the_feature_of_the_planned_one(tmp_path: Path) -> None:
+    slurm = MixedSlurm(a_job(1, gpus=4), a_job(2, gpus=8))
+    a_controller(slurm, tmp_path).cycle()
+    assert slurm.features() == {1: "a100", 2: "t4"}  # job 1 is first in order, and an A100 is faster
+
+
+def test_typed_and_constrained_jobs_are_left_as_they_are(tmp_path: Path) -> None:
+    slurm = MixedSlurm(
+        a_job(1, gpus=1, features="t4|a100"),
+        a_job(2, gpus=0),
+        msgspec.structs.replace(a_job(3), gpus={"t4": 2}),
+        a_job(4, gpus=1, required_nodes=("n2",)),
+        a_job(5, gpus=1, prefer="t4"),
+        a_job(6, gpus=1, features="ssd"),
+    )
+    a_controller(slurm, tmp_path).cycle()
+    assert slurm.features() == {1: "t4|a100", 2: "", 3: "", 4: "", 5: "", 6: "ssd"}
+
+
+def test_a_job_that_does_not_start_gets_its_own_back_after_some_ticks(tmp_path: Path) -> None:
+    slurm = MixedSlurm(a_job(1, gpus=4))
+    controller = a_controller(slurm, tmp_path, placement_ticks=3)
+    seen = []
+    for _ in range(5):
+        controller.cycle()
+        seen.append(slurm.features()[1])
+        slurm.now += 10
+    assert seen == ["a100", "a100", "a100", "", ""]
+    assert controller.journal.steered() == {}
+
+
+def test_a_started_job_is_forgotten(tmp_path: Path) -> None:
+    slurm = MixedSlurm(a_job(1, gpus=4))
+    controller = a_controller(slurm, tmp_path)
+    controller.cycle()
+    slurm.start(1, "n1")
+    controller.cycle()
+    assert controller.journal.steered() == {}
+    assert slurm.features() == {1: "a100"}
+
+
+def test_the_plan_follows_what_is_free(tmp_path: Path) -> None:
+    # The feature of the last tick is ours, not the user's: when the A100s are taken, the job goes to the T4s.
+    slurm = MixedSlurm(a_job(1, gpus=8))
+    controller = a_controller(slurm, tmp_path)
+    controller.cycle()
+    assert slurm.features() == {1: "a100"}
+    slurm.jobs[9] = a_running_job(9, "n1")
+    slurm.nodes = (msgspec.structs.replace(slurm.nodes[0], gpus_allocated={"a100": 8}), slurm.nodes[1])
+    controller.cycle()
+    assert slurm.features()[1] == "t4"
+
+
+def test_undo_returns_every_jobs_own(tmp_path: Path) -> None:
+    slurm = MixedSlurm(a_job(1, gpus=4), a_job(2, gpus=8))
+    controller = a_controller(slurm, tmp_path)
+    controller.cycle()
+    done = undo(slurm, controller.journal, clock=lambda: slurm.now)
+    assert (done.steered, done.freed) == (2, 2)
+    assert slurm.features() == {1: "", 2: ""}
+    assert controller.journal.steered() == {}
+
+
+def test_leaving_enforce_mode_returns_them_too(tmp_path: Path) -> None:
+    slurm = MixedSlurm(a_job(1, gpus=4))
+    controller = a_controller(slurm, tmp_path)
+    controller.cycle()
+    controller.command("shadow", "test")
+    controller.cycle()
+    assert slurm.features() == {1: ""}
+
+
+def test_a_constraint_that_somebody_else_wrote_meanwhile_stays(tmp_path: Path) -> None:
+    slurm = MixedSlurm(a_job(1, gpus=4))
+    controller = a_controller(slurm, tmp_path)
+    controller.cycle()
+    slurm.jobs[1] = msgspec.structs.replace(slurm.jobs[1], features="ssd")
+    undo(slurm, controller.journal, clock=lambda: slurm.now)
+    assert slurm.features() == {1: "ssd"}
+
+
+def test_the_wish_keeps_the_users_constraint_and_needs_a_sound_release(tmp_path: Path) -> None:
+    slurm = MixedSlurm(a_job(1, gpus=4, features="ssd"))
+    a_controller(slurm, tmp_path, placement_lever="prefer").cycle()
+    assert slurm.jobs[1].prefer == "", "22.05.8 would drop the constraint"
+    slurm.release = Release(23, 11, 0)
+    a_controller(slurm, tmp_path / "b", placement_lever="prefer").cycle()
+    assert (slurm.jobs[1].prefer, slurm.jobs[1].features) == ("(ssd)&a100", "ssd")
+
+
+def test_without_the_features_nothing_is_written(tmp_path: Path) -> None:
+    slurm = MixedSlurm(a_job(1, gpus=4), features=False)
+    a_controller(slurm, tmp_path).cycle()
+    assert slurm.features() == {1: ""}
+
+
+def test_shadow_and_off_write_no_feature(tmp_path: Path) -> None:
+    for settings in ({"mode": "shadow"}, {"placement_lever": "off"}):
+        slurm = MixedSlurm(a_job(1, gpus=4))
+        a_controller(slurm, tmp_path, **settings).cycle()
+        assert slurm.features() == {1: ""}
+
+
+def test_features_may_have_other_names_than_types(tmp_path: Path) -> None:
+    assert feature_names("A100=gpu_a100, t4=small") == {"a100": "gpu_a100", "t4": "small"}
+    nodes = [SlurmNode(name="n1", state="IDLE", gpus={"a100": 8}, features=("gpu_a100",))]
+    assert lacking(nodes, feature_names("a100=gpu_a100")) == {}
+    assert lacking(nodes, {}) == {"a100": ["n1"]}
+
+
+def test_a_journal_of_an_older_version_learns_of_steered_jobs(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j")
+    journal._db.execute("DROP TABLE steered")
+    journal.close()
+    journal = Journal(tmp_path / "j")
+    token = journal.acquire("me", 0.0, 60.0)
+    assert token is not None
+    journal.steer(token, 1.0, [((7, 5), Steered("features", "t4", "ssd"))])
+    journal.steer(token, 2.0, [((7, 5), Steered("features", "a100", "t4"))])
+    assert journal.steered() == {(7, 5): Steered("features", "a100", "ssd")}, "the user's own is that of the first time"
+
+
+def test_wrong_speeds_are_refused_at_start(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="gpu_speeds"):
+        a_controller(MixedSlurm(), tmp_path, gpu_speeds="a100=fast")
