@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from slurm_rl.slurm.findings import Finding, Site
 
 app = typer.Typer(add_completion=False)
 
@@ -33,7 +36,8 @@ def doctor(
     from slurm_rl.slurm.installation import examine_installation
 
     try:
-        findings = examine(inspect.site(CliClient(slurm_conf, timeout)))
+        site = inspect.site(CliClient(slurm_conf, timeout))
+        findings = [*examine(site), *_lever(site, config)]
     except SlurmRlError as error:
         findings = [unreachable(str(error))]
     findings += examine_installation(config)
@@ -50,6 +54,19 @@ def doctor(
         for f in findings:
             print(_text(f.severity.name, f.what, f.why, f.remedy, colour))
     raise typer.Exit(severity.exit_code)
+
+
+def _lever(site: Site, config: Path) -> list[Finding]:
+    """Findings about the placement lever that the configuration names; a broken file is told of elsewhere."""
+    from slurm_rl.config import load
+    from slurm_rl.errors import InputError
+    from slurm_rl.slurm.gpufeatures import examine_lever
+
+    try:
+        settings = load(config if config.exists() else None).config
+    except InputError:
+        return []
+    return list(examine_lever(site, settings.placement_lever, settings.gpu_features))
 
 
 def _text(severity: str, what: str, why: str, remedy: str, colour: bool) -> str:

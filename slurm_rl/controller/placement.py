@@ -8,7 +8,7 @@ before it is sent, together with what the user had asked for.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -21,6 +21,7 @@ from slurm_rl.domain.snapshot import Plan
 from slurm_rl.obs.journal import Journal, JournalError, Steered
 from slurm_rl.place.speed import Ran, SpeedMatrix, parse_speeds
 from slurm_rl.slurm.client import SlurmClient
+from slurm_rl.slurm.gpufeatures import feature_names, lacking
 from slurm_rl.slurm.model import HistoryJob, JobUpdate, SlurmJob, SlurmNode, SlurmState, UpdateStatus
 from slurm_rl.slurm.release import Release, prefer_is_sound
 
@@ -31,12 +32,6 @@ Key = tuple[int, int]  # job id, submit time
 
 def key_of(job: SlurmJob) -> Key:
     return job.job_id, job.submit_time or 0
-
-
-def feature_names(setting: str) -> dict[str, str]:
-    """GPU type -> feature, from `a100=gpu_a100,t4=gpu_t4`; a type that is not named is its own feature."""
-    pairs = (part.partition("=") for part in setting.split(",") if part.strip())
-    return {kind.strip().lower(): feature.strip() for kind, _, feature in pairs}
 
 
 def steerable(job: SlurmJob, field: str) -> str:
@@ -54,17 +49,6 @@ def steerable(job: SlurmJob, field: str) -> str:
     if job.array_task_count > 1:
         return "is an array whose tasks start one by one"
     return ""
-
-
-def lacking(nodes: Iterable[SlurmNode], names: Mapping[str, str]) -> dict[str, list[str]]:
-    """Features that GPU types are called by, with the nodes of those types that do not have them."""
-    found: dict[str, list[str]] = {}
-    for node in nodes:
-        for kind, count in node.gpus.items():
-            feature = names.get(kind.lower(), kind)
-            if kind and count and feature not in node.features:
-                found.setdefault(feature, []).append(node.name)
-    return found
 
 
 def given_speeds(config: Config) -> SpeedMatrix:

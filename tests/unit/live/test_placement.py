@@ -8,16 +8,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from .fake_slurm import FakeSlurm, a_job, a_running_job
 
 from slurm_rl.config import Config
 from slurm_rl.controller.cycle import Controller
-from slurm_rl.controller.placement import feature_names, lacking
 from slurm_rl.controller.undo import undo
 from slurm_rl.errors import InputError
 from slurm_rl.obs.journal import Journal, Steered
+from slurm_rl.slurm.findings import Site
+from slurm_rl.slurm.gpufeatures import examine_lever, feature_names, lacking
 from slurm_rl.slurm.model import JobUpdate, SlurmNode, SlurmState, UpdateResult, UpdateStatus
 from slurm_rl.slurm.release import Release
+
+from .fake_slurm import FakeSlurm, a_job, a_running_job
 
 
 class MixedSlurm(FakeSlurm):
@@ -169,6 +171,23 @@ def test_features_may_have_other_names_than_types(tmp_path: Path) -> None:
     nodes = [SlurmNode(name="n1", state="IDLE", gpus={"a100": 8}, features=("gpu_a100",))]
     assert lacking(nodes, feature_names("a100=gpu_a100")) == {}
     assert lacking(nodes, {}) == {"a100": ["n1"]}
+
+
+@pytest.mark.parametrize(
+    ("lever", "setting", "codes"),
+    [
+        ("off", "a100=nothing", []),
+        ("features", "", ["gpu-features-named ok"]),
+        ("features", "a100=nothing", ["gpu-features-missing error"]),
+        ("features", "h100=h100", ["gpu-features-named warning", "gpu-features-named ok"]),
+        ("prefer", "", ["placement-lever error", "gpu-features-named ok"]),
+    ],
+)
+def test_the_doctor_checks_the_names(lever: str, setting: str, codes: list[str]) -> None:
+    slurm = MixedSlurm()
+    state = slurm.snapshot()
+    site = Site(state.release, {}, state.weights, state.nodes, state.partitions, slurm.health())
+    assert [f"{f.code} {f.severity.name.lower()}" for f in examine_lever(site, lever, setting)] == codes
 
 
 def test_a_journal_of_an_older_version_learns_of_steered_jobs(tmp_path: Path) -> None:

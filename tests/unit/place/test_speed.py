@@ -59,7 +59,11 @@ def test_a_matrix_is_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "speeds.json"
     file.write_text('{"types": {"t4": 0.4}, "classes": [{"user": "ann", "name": "bert", "T4": 0.2}]}')
     matrix = read_speeds(file)
-    assert (matrix.speed("T4"), matrix.speed("T4", "ann", "bert"), matrix.speed("a100", "ann", "bert")) == (0.4, 0.2, 2.0)
+    assert (matrix.speed("T4"), matrix.speed("T4", "ann", "bert"), matrix.speed("a100", "ann", "bert")) == (
+        0.4,
+        0.2,
+        2.0,
+    )
     file.write_text('{"types": {"t4": 0}}')
     with pytest.raises(InputError, match="the speed of t4 must be above 0"):
         read_speeds(file)

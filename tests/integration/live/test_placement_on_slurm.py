@@ -1,0 +1,102 @@
+"""Planned GPU types on a real slurmctld: jobs land where the plan wants them, and users' constraints come back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_rl.config import Config
+from slurm_rl.controller.cycle import Controller
+from slurm_rl.controller.undo import undo
+from slurm_rl.lab.lab import Lab
+from slurm_rl.obs.journal import Journal
+from slurm_rl.slurm.cli import CliClient
+from slurm_rl.slurm.model import SlurmJob
+
+from ..conftest import LabFactory, empty_queue
+from .on_lab import until
+
+pytestmark = pytest.mark.slurm
+
+# Jobs wait for the scheduler's next round instead of starting while they are submitted, as on a busy site.
+_ROUNDS = "SchedulerParameters=defer,batch_sched_delay=15,sched_interval=120,bf_interval=120,bf_continue"
+
+
+@pytest.fixture(scope="module")
+def mixed_lab(session_labs: LabFactory, tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    lab = session_labs("a100:4*3,v100:4*3,t4:4*3", extra_conf=(_ROUNDS,))
+    submit(lab, "--gpus=1")
+    a_controller(lab, tmp_path_factory.mktemp("first")).cycle()  # kernels are compiled: that takes longer than a round
+    return lab
+
+
+@pytest.fixture
+def lab(mixed_lab: Lab) -> Lab:
+    empty_queue(mixed_lab)
+    return mixed_lab
+
+
+def a_controller(lab: Lab, folder: Path, **settings: Any) -> Controller:
+    defaults: dict[str, Any] = {"mode": "enforce", "policy": "fcfs", "placement": "mip", "placement_lever": "features"}
+    return Controller(Config(**(defaults | settings)), CliClient(lab.slurm_conf), Journal(folder / "j"))
+
+
+def submit(lab: Lab, *options: str) -> int:
+    line = lab.run("sbatch", "--parsable", "--mem=100", "-t", "60", "-o", "/dev/null", *options, "--wrap", "sleep 600")
+    return int(line.strip().partition(";")[0])
+
+
+def jobs_of(lab: Lab) -> dict[int, SlurmJob]:
+    return {j.job_id: j for j in CliClient(lab.slurm_conf).snapshot().jobs}
+
+
+def kind_of(job: SlurmJob) -> str:
+    return job.node_list[0].partition("-")[0]
+
+
+def test_jobs_land_on_the_planned_type_and_others_are_not_harmed(lab: Lab, tmp_path: Path) -> None:
+    typed = [submit(lab, "--gpus=t4:1"), submit(lab, "--gpus=a100:2")]
+    bound = {submit(lab, "--gpus=1", "-C", "v100|t4"): ("v100", "t4"), submit(lab, "--gpus=1", "-C", "t4"): ("t4",)}
+    free = [submit(lab, f"--gpus={1 + i % 2}", "-N1") for i in range(18)]
+    controller = a_controller(lab, tmp_path)
+    controller.cycle()
+    steered = {job_id: s.value for (job_id, _), s in controller.journal.steered().items()}
+    assert set(steered) <= set(free), "typed and constrained jobs are not steered"
+    assert len(steered) >= 15
+
+    def all_run() -> bool:
+        return all(jobs_of(lab)[j].running for j in [*typed, *bound, *free])
+
+    until(all_run, "all jobs run", 90)
+    jobs = jobs_of(lab)
+    landed = [kind_of(jobs[j]) == value for j, value in steered.items()]
+    print(f"{sum(landed)} of {len(landed)} planned starts landed on the planned type: {sorted(set(steered.values()))}")
+    assert sum(landed) >= 0.95 * len(landed)
+    assert [kind_of(jobs[j]) for j in typed] == ["t4", "a100"]
+    assert all(kind_of(jobs[j]) in kinds for j, kinds in bound.items())
+    assert {jobs[j].features for j in bound} == {"v100|t4", "t4"}
+    controller.cycle()
+    assert controller.journal.steered() == {}, "jobs that run are not ours any more"
+
+
+def test_undo_returns_every_jobs_own_constraint(lab: Lab, tmp_path: Path) -> None:
+    own = {submit(lab, "--gpus=1"): "", submit(lab, "--gpus=2"): "", submit(lab, "--gpus=1", "-C", "v100"): "v100"}
+    controller = a_controller(lab, tmp_path)
+    controller.cycle()
+    before = jobs_of(lab)
+    assert {j for j in own if before[j].features != own[j]} == {j for j in own if not own[j]}
+    done = undo(CliClient(lab.slurm_conf), controller.journal)
+    assert (done.steered, done.freed) == (2, 2)
+    assert {j: jobs_of(lab)[j].features for j in own} == own
+
+
+def test_a_job_that_does_not_start_gets_its_own_back(lab: Lab, tmp_path: Path) -> None:
+    job = submit(lab, "--gpus=1")
+    controller = a_controller(lab, tmp_path, placement_ticks=1)
+    controller.cycle()
+    assert jobs_of(lab)[job].features == "a100"
+    controller.cycle()
+    if jobs_of(lab)[job].pending:
+        assert jobs_of(lab)[job].features == ""
