@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from slurm_rl.cli import main
@@ -14,6 +15,8 @@ from slurm_rl.config import Config
 from slurm_rl.controller.cycle import Controller
 from slurm_rl.lab.lab import Lab
 from slurm_rl.obs.journal import Journal
+from slurm_rl.policy.checkpoint import save_model
+from slurm_rl.policy.network import LAYOUT
 from slurm_rl.slurm.cli import CliClient
 
 pytestmark = pytest.mark.slurm
@@ -72,3 +75,11 @@ def test_shadow_learns_and_its_report_replays_both_ways(
     assert report["jobs"] >= 4
     assert report["slurm"]["completed"] == report["slurm_rl"]["completed"] == report["jobs"]
     assert not any(j.site_factor for j in client.snapshot().jobs)
+
+    # The replay gate reads the same history, and does not judge by a handful of jobs.
+    tensors = {name: np.ones(shape, dtype=np.float32) for name, shape in LAYOUT.items()}
+    save_model(tmp_path / "model", tensors, {"algorithm": "none"})
+    with pytest.raises(SystemExit) as ended:
+        main(["models", "promote", f"{tmp_path}/model", "--config", str(file), "--days", "0.001", "--json"])
+    assert ended.value.code == 2
+    assert "jobs tells nothing" in json.loads(capsys.readouterr().out)["error"]["message"]
