@@ -113,6 +113,10 @@ class Promotions:
             try:
                 shutil.copytree(model.path, fresh / name)
                 load_model(fresh / name)  # what was copied is what was checked
+                for path in (self.directory, fresh / name):  # the service reads it as a user of its own
+                    path.chmod(0o755)
+                for path in (fresh / name).iterdir():
+                    path.chmod(0o644)
                 (fresh / name).rename(self.directory / name)
             finally:
                 shutil.rmtree(fresh, ignore_errors=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import pickle
 import shutil
 import sqlite3
@@ -100,7 +101,11 @@ def test_promotion_copies_and_rollback_goes_back(tmp_path: Path) -> None:
     promotions = Promotions(tmp_path / "state")
     assert promotions.current() is None
     first, second = a_model(tmp_path / "one", estimate=-1), a_model(tmp_path / "two", position=-1)
+    before = os.umask(0o077)  # as root may have it
     promotions.promote(first)
+    os.umask(before)
+    modes = {oct(p.stat().st_mode & 0o777) for p in promotions.directory.rglob("*") if p.is_file()}
+    assert modes == {"0o644"}, "the service reads them as another user"
     promotions.promote(second)
     shutil.rmtree(tmp_path / "two")
     current = promotions.current()

@@ -156,6 +156,17 @@ def test_the_plugins_requests_are_answered_at_once_and_as_the_application_would(
     assert asked in live.metrics.text().decode()
 
 
+def test_a_defect_behind_it_costs_one_answer(path: Path, live: ControllerLive, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(job: object) -> dict[str, object]:
+        raise ZeroDivisionError
+
+    request = the_plugins(json.dumps(JOB).encode())
+    with monkeypatch.context() as broken:
+        broken.setattr(live, "advise", fail)
+        assert raw(path, request).split()[1] == b"500"
+    assert raw(path, request).split()[1] == b"200"
+
+
 def test_a_request_that_comes_in_pieces_is_answered_too(path: Path) -> None:
     request = the_plugins(json.dumps(JOB).encode())
     with socket.socket(socket.AF_UNIX) as s:
