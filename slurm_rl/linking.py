@@ -6,6 +6,7 @@ from slurm_rl.backfill import CONSERVATIVE, SLURM
 from slurm_rl.domain.links import link
 from slurm_rl.domain.tables import World
 from slurm_rl.place.kernels import GREEDY, MIP, TIER
+from slurm_rl.policy.heuristics import LEARNED
 
 
 def link_kernels(world: World) -> None:
@@ -21,4 +22,6 @@ def link_kernels(world: World) -> None:
         names.append("slurm_cycle")
     if world["fixed_order"] == 0:
         names.append("order_queue")
+    if world["code"] == LEARNED:
+        names.append("score_queue")
     link(world, *names)

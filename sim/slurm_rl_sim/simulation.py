@@ -19,6 +19,7 @@ from slurm_rl.domain.arrays import (
     LIVE,
     LOG,
     NEVER,
+    TURN,
     USER,
     Array,
     make_entries,
@@ -32,6 +33,7 @@ from slurm_rl.jit import kernel
 from slurm_rl.linking import link_kernels
 from slurm_rl.place.kernels import GREEDY, MIP, PLACERS
 from slurm_rl.place.plan import Planner
+from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT
 from slurm_rl.policy.heuristics import SRPT, STATIC_PRIORITY
 from slurm_rl.policy.registry import PolicySpec, network_tables, settings_for
 from slurm_rl_sim import state as st
@@ -200,6 +202,14 @@ class Simulation:
         log = self.world["log"]
         self.world["log"] = np.concatenate([log, np.empty(len(log), dtype=log.dtype)])
 
+    def tape(self, rows: int, turns: int, *, temperature: float = 0.0, seed: int = 0) -> None:
+        """Records what a network sees and does, for training; above temperature 0 its orders are drawn, not sorted."""
+        self.world["tape"] = np.empty((rows, JOB_COUNT + POOL_COUNT + 1), dtype=np.float32)
+        self.world["turns"] = np.zeros(turns, dtype=TURN)
+        self.world["taping"], self.world["temperature"] = 1, temperature
+        self.world["dice"] = np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(seed * 2654435761 + 1)
+        link(self.world, "record_turn")
+
     def run(self, until: int = int(NEVER) - 1) -> bool:
         """Simulates up to an instant, or to the end; whether the end was reached."""
         ticks, wall = _read_cycles(), time.perf_counter()
@@ -246,6 +256,11 @@ class Simulation:
     @property
     def now(self) -> int:
         return int(self.world["clock"])
+
+    @property
+    def pass_due(self) -> bool:
+        """Whether the next thing to happen is a scheduling pass."""
+        return bool(self.world["pass_due"])
 
     @property
     def ended(self) -> int:

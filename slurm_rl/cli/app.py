@@ -14,6 +14,9 @@ from slurm_rl.errors import SlurmRlError, unknown_name
 # so `slurm-rl --help` stays quick however heavy the commands are.
 COMMANDS: dict[str, tuple[str, str]] = {
     "replay": ("slurm_rl.cli.replay", "replay a trace under several policies and compare them"),
+    "train": ("slurm_rl.cli.train", "learn a policy from traces and generated workloads"),
+    "evaluate": ("slurm_rl.cli.evaluate", "compare policies in pairs, with replicates and confidence intervals"),
+    "retrain": ("slurm_rl.cli.retrain", "learn from the site's own history and write a candidate model"),
     "traces": ("slurm_rl.cli.traces", "inspect, convert, generate and perturb traces"),
     "lab": ("slurm_rl.cli.lab", "start a private, real Slurm with fake GPUs on this machine"),
     "doctor": ("slurm_rl.cli.doctor", "check a Slurm site and say what to change, and why"),

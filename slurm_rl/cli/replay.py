@@ -19,8 +19,8 @@ _HELP = """Replay a trace under several policies and compare them.
 
 Without --policy, Slurm's multifactor, FCFS, first-fit, history-based SJF and SJF with true run times (a limit, not a
 contender) are compared. Policies: fcfs lcfs sjf ljf saf sjf-age smith srpt f1 wfp3 unicef edf static-priority
-static-equal dynamic multifactor; those that use an estimate take @limit, @user (history) or @oracle. A policy may carry
-its own backfill: fcfs+firstfit.
+static-equal dynamic multifactor rl:MODEL; those that use an estimate take @limit, @user (history) or @oracle. A policy
+may carry its own backfill: fcfs+firstfit.
 
 Examples:
 
@@ -75,6 +75,7 @@ def replay(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Replays and prints; `_HELP` is what users see."""
+    from slurm_rl.cli.progress import progress
     from slurm_rl.place.plan import Settings
     from slurm_rl.traces.read import read_trace
     from slurm_rl_sim.replay import DEFAULT_POLICIES, find_cluster, parse_contenders, prepare, window_of
@@ -84,7 +85,7 @@ def replay(
     jobs = read_trace(trace, format=format)
     on = find_cluster(jobs, trace, cluster)
     prepared = prepare(jobs, on, window=window_of(jobs, window), seed=seed, speeds=_speed_matrix(speeds))
-    with _progress(as_json) as on_progress:
+    with progress(as_json) as on_progress:
         runs = run_replay(
             prepared,
             contenders,
@@ -147,37 +148,6 @@ def _rejections(prepared: Prepared, runs: list[Run]) -> list[dict[str, object]]:
             reasons.setdefault(reason, []).append(job)
     ranked = sorted(reasons.items(), key=lambda item: -len(item[1]))
     return [{"reason": r, "jobs": len(js), "example": str(prepared.trace.job_id[js[0]])} for r, js in ranked]
-
-
-def _progress(quiet: bool) -> Any:
-    """A progress bar on a terminal, nothing elsewhere."""
-    import contextlib
-
-    if quiet or not sys.stderr.isatty():
-        return contextlib.nullcontext(None)
-    return _bar()
-
-
-def _bar() -> Any:
-    import contextlib
-    from collections.abc import Iterator
-
-    @contextlib.contextmanager
-    def bar() -> Iterator[Any]:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            tasks: dict[str, Any] = {}
-
-            def update(label: str, share: float) -> None:
-                if label not in tasks:
-                    tasks[label] = progress.add_task(label, total=1.0)
-                progress.update(tasks[label], completed=share)
-
-            yield update
-
-    return bar()
 
 
 def _events(path: Path | None) -> Any:

@@ -170,7 +170,6 @@ SCALARS = [
     ("temperature", "f8"),  # > 0: orders are drawn (Plackett-Luce), for training
     ("dice", "u8"),  # state of the random numbers for that
     ("taping", "i8"),  # 1: passes are recorded in `tape` and `turns`
-    ("teacher", "i8"),  # the heuristic whose scores are recorded beside
     ("taped", "i8"),  # rows so far
     ("turned", "i8"),  # passes so far
     # Slurm's PriorityWeight*, PriorityMaxAge, PriorityDecayHalfLife and PriorityCalcPeriod:

@@ -95,6 +95,8 @@ LINKS = (
     "conservative_pass",
     "slurm_cycle",
     "order_queue",
+    "score_queue",
+    "record_turn",
     "preempt",
     "node_events",
     "place_by_type",

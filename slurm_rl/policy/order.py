@@ -42,6 +42,18 @@ def weight_sum(w: Record) -> float:
 
 
 @kernel
+def score_queue(w: Record, now: float, queue: np.ndarray, count: int) -> None:
+    """What a network says of the first `count` jobs of a queue, into the table `scores`."""
+    observe(w, now, queue, count)
+    score_network(w, count)
+    if w.temperature > 0.0:
+        _perturb(w, count)
+
+
+call_score_queue = by_address("score_queue", score_queue, NOTHING, FLOAT, LIST, INT)
+
+
+@kernel
 def _perturb(w: Record, count: int) -> None:
     """Adds Gumbel noise, so that sorting draws an order with the probabilities of Plackett and Luce."""
     scores = t.scores(w)
@@ -56,7 +68,7 @@ def _perturb(w: Record, count: int) -> None:
 
 
 @kernel
-def _record(w: Record, now: float, queue: np.ndarray, count: int) -> None:
+def record_turn(w: Record, now: float, queue: np.ndarray, count: int) -> None:
     """Notes what the network saw and the positions that its order begins with, if there is room for it."""
     tape, turns, order = t.tape(w), t.turns(w), t.order(w)
     if count < 2 or w.taped + count > len(tape) or w.turned >= len(turns):
@@ -75,9 +87,11 @@ def _record(w: Record, now: float, queue: np.ndarray, count: int) -> None:
         for f in range(POOL_COUNT):
             tape[first + i, JOB_COUNT + f] = t.context(w)[f]
         tape[first + i, JOB_COUNT + POOL_COUNT] = queue[i]
-        tape[first + i, JOB_COUNT + POOL_COUNT + 1] = score_job(w, w.teacher, now, queue[i])
     w.taped += count
     w.turned += 1
+
+
+call_record_turn = by_address("record_turn", record_turn, NOTHING, FLOAT, LIST, INT)
 
 
 @kernel
@@ -87,10 +101,7 @@ def order_queue(w: Record, now: float, queue: np.ndarray, count: int) -> None:
     scores, order, scratch = t.scores(w), t.order(w), t.scratch(w)
     code = w.code
     if code == LEARNED:
-        observe(w, now, queue, count)
-        score_network(w, count)
-        if w.temperature > 0.0:
-            _perturb(w, count)
+        call_score_queue(w, now, queue, count)
     else:
         for i in range(count):
             j = queue[i]
@@ -116,8 +127,8 @@ def order_queue(w: Record, now: float, queue: np.ndarray, count: int) -> None:
         elif math.isnan(scores[i]):
             scores[i] = -math.inf
     sort_by_score(scores, count, order, scratch)
-    if code == LEARNED and w.taping:
-        _record(w, now, queue, count)
+    if w.taping:
+        call_record_turn(w, now, queue, count)
     for i in range(count):
         order[i] = queue[order[i]]
 

@@ -23,9 +23,11 @@ from slurm_rl.errors import SlurmRlError
 from slurm_rl.policy.checkpoint import flatten
 from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT
 from slurm_rl.policy.registry import parse_policy
-from slurm_rl.train.module import QueueNet
+from slurm_rl.train.imitate import be_heuristic, learn_run_times, set_scales
+from slurm_rl.train.module import QueueNet, unflatten
 from slurm_rl.train.rollout import COSTS, Episode, Reference, play, reference_of
 from slurm_rl.train.scenes import Scene, Source, draw_scene
+from slurm_rl.train.search import GOALS, SearchSettings, search
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,14 @@ class Settings:
     temperature: float = 0.5
     validation: int = 12  # scenes on which the best network is chosen
     reference: str = "sjf-age@user"
-    teacher: str = "sjf-age"
-    imitation: int = 2  # rounds of imitating the teacher before learning; 0: none
+    imitation: bool = True  # learn run times first
+    search: SearchSettings = field(default_factory=SearchSettings)  # then search over the linear path
     costs: dict[str, float] = field(default_factory=lambda: dict(COSTS))
     seed: int = 0
+
+
+# Mean queue beyond which a scene is left out: it would take as long to play as all the others.
+_LONGEST_QUEUE = 100.0
 
 
 class TrainingStopped(SlurmRlError):
@@ -152,11 +158,14 @@ class Trainer:
 
     def __init__(self, settings: Settings, sources: Sequence[Source], directory: Path) -> None:
         self.settings, self.sources, self.directory = settings, sources, directory
+        torch.set_num_threads(1)  # the matrices are small: threads would only wait for each other
         self.net = QueueNet(settings.seed)
         self.optimiser = torch.optim.Adam(self.net.parameters(), lr=settings.rate, eps=1e-5)
         self.iteration = 0
+        self.started = False  # from a finished network
         self.best = math.inf
         self.best_net: Array | None = None
+        self.best_ratios: dict[str, float] = {}
         self.return_scale = 1.0
         self.reference = parse_policy(settings.reference)
         self.threads = ThreadPoolExecutor(max_workers=os.cpu_count() or 1)
@@ -170,9 +179,11 @@ class Trainer:
             return scene, reference_of(scene, self.reference)
 
         made = list(self.threads.map(make, seeds))
-        contended = [(s, r) for s, r in made if r.metrics["wait"] > 30.0]
+        contended = [(s, r) for s, r in made if r.metrics["wait"] > 30.0 and r.queue < _LONGEST_QUEUE]
         if not contended:
-            raise TrainingStopped("nobody waits in these workloads: there is nothing to learn (offer more load)")
+            raise TrainingStopped(
+                "nobody waits in these workloads, or all wait for ever: there is nothing to learn (change the load)"
+            )
         return contended
 
     def episodes(self, scenes: Sequence[tuple[Scene, Reference]], seed: int, temperature: float) -> list[Episode]:
@@ -181,7 +192,7 @@ class Trainer:
 
         def one(k: int) -> Episode:
             scene, reference = scenes[k]
-            return play(scene, reference, net, temperature=temperature, seed=seed + k, costs=s.costs, teacher=s.teacher)
+            return play(scene, reference, net, temperature=temperature, seed=seed + k, costs=s.costs)
 
         return list(self.threads.map(one, range(len(scenes))))
 
@@ -196,34 +207,10 @@ class Trainer:
             for name, value in episode.metrics.items():
                 logs.setdefault(name, []).append(math.log((value + 1.0) / (reference.metrics[name] + 1.0)))
         ratios = {name: math.exp(float(np.mean(v))) for name, v in logs.items()}
-        ratios["score"] = math.exp(
-            math.log(ratios["bsld"]) + 0.5 * math.log(ratios["wait"]) + 0.5 * math.log(ratios["p99"])
-            + 0.25 * math.log(ratios["max"])
-        )  # fmt: skip
+        ratios["score"] = math.exp(sum(w * math.log(ratios[k]) for k, w in GOALS.items()) / sum(GOALS.values()))
         return ratios
 
     # -- learning ------------------------------------------------------------------------------------------------
-
-    def imitate(self, episodes: Sequence[Episode]) -> float:
-        """Learns to draw the teacher's order first: cross entropy of its first choices; the mean loss."""
-        dice = np.random.default_rng([self.settings.seed, 3, self.iteration])
-        groups = [(e, g) for e in episodes for g in by_length(e, self.settings.rows, self.settings.longest)]
-        losses = []
-        for _ in range(2):
-            for k in dice.permutation(len(groups)).tolist():
-                episode, chosen = groups[k]
-                jobs, pool, mask, _, _ = padded(episode, chosen)
-                turns = episode.turns[chosen]
-                position = np.arange(mask.shape[1])[None, :]
-                rows = np.where(mask.numpy(), turns["first"][:, None] + position, 0)
-                wanted = torch.from_numpy(episode.tape[rows, JOB_COUNT + POOL_COUNT + 1]).masked_fill(~mask, -math.inf)
-                lead = torch.argsort(wanted, dim=1, descending=True, stable=True)[:, :8]
-                picks = torch.from_numpy(np.minimum(turns["count"], 8))
-                scores, _ = self.net(jobs, pool, mask)
-                loss = -(order_log_probability(scores / self.settings.temperature, mask, lead, picks) / picks).mean()
-                self._step(loss)
-                losses.append(loss.item())
-        return float(np.mean(losses))
 
     def update(self, episodes: Sequence[Episode]) -> dict[str, float]:
         """One PPO update from freshly played episodes."""
@@ -300,25 +287,34 @@ class Trainer:
 
     # -- the run -------------------------------------------------------------------------------------------------
 
-    def warm_up(self) -> dict[str, float]:
-        """Sets the scales of the features from played scenes, then imitates the teacher."""
+    def warm_up(self, report: Callable[[str], None]) -> None:
+        """Scales of the features, the heuristic to start from, run times, and a search over the linear path."""
         s = self.settings
-        loss = math.nan
-        for k in range(max(s.imitation, 1)):
-            seeds = range(s.seed * 7_000_003 + k * s.scenes, s.seed * 7_000_003 + (k + 1) * s.scenes)
-            episodes = self.episodes(self.scenes(seeds), k, s.temperature)
-            if k == 0:
-                rows = np.concatenate([e.tape[:: max(len(e.tape) // 5000, 1)] for e in episodes])
-                self.net.normalise(rows[:, :JOB_COUNT], rows[:, JOB_COUNT : JOB_COUNT + POOL_COUNT])
-            if s.imitation:
-                loss = self.imitate(episodes)
-        return {"imitation": loss}
+        first = s.seed * 7_000_003
+        scenes = self.scenes(range(first, first + 2 * s.scenes))
+        set_scales(self.net, self.episodes(scenes, 0, s.temperature))
+        be_heuristic(self.net)
+        if s.imitation:
+            episodes = self.episodes(scenes, 1, s.temperature)
+            before, after = learn_run_times(self.net, episodes, [scene for scene, _ in scenes], seed=s.seed)
+            report(f"run times: error of log run time {before:.3f} by the estimate, {after:.3f} by the network")
+        if s.search.generations:
+            net = search(
+                flatten(self.net.tensors()),
+                lambda g: self.scenes(range(first + 1000 + g * s.scenes, first + 1000 + (g + 1) * s.scenes)),
+                s.search,
+                threads=self.threads,
+                seed=s.seed,
+                report=lambda g, price: report(f"search {g + 1}/{s.search.generations}: {math.exp(price):.4f}"),
+            )
+            self.net.take(unflatten(net))
 
-    def run(self, report: Callable[[dict[str, float]], None]) -> Array:
+    def run(self, report: Callable[[dict[str, float]], None], say: Callable[[str], None] = lambda text: None) -> Array:
         """Trains to the last iteration; the network that did best on the validation scenes."""
         s = self.settings
         if self.iteration == 0 and self.best_net is None:
-            self.warm_up()
+            if not self.started:
+                self.warm_up(say)
             self._judge(report, {})
         while self.iteration < s.iterations:
             seeds = range(s.seed * 1_000_003 + 10_000 + self.iteration * s.scenes,
@@ -335,7 +331,7 @@ class Trainer:
     def _judge(self, report: Callable[[dict[str, float]], None], numbers: dict[str, float]) -> None:
         ratios = self.validation()
         if ratios["score"] < self.best:
-            self.best, self.best_net = ratios["score"], flatten(self.net.tensors())
+            self.best, self.best_net, self.best_ratios = ratios["score"], flatten(self.net.tensors()), ratios
         row = {"iteration": float(self.iteration), **numbers, **ratios, "best": self.best}
         self._write_curve(row)
         self.save()
@@ -362,6 +358,7 @@ class Trainer:
             "iteration": self.iteration,
             "best": self.best,
             "best_net": None if self.best_net is None else torch.from_numpy(self.best_net),
+            "best_ratios": self.best_ratios,
             "return_scale": self.return_scale,
         }
         temporary = self.directory / "training.pt.new"
@@ -383,5 +380,11 @@ class Trainer:
         self.optimiser.load_state_dict(state["optimiser"])
         self.iteration, self.best = int(state["iteration"]), float(state["best"])
         self.best_net = None if state["best_net"] is None else state["best_net"].numpy()
+        self.best_ratios = dict(state["best_ratios"])
         self.return_scale = float(state["return_scale"])
         return True
+
+    def begin_with(self, net: Array) -> None:
+        """Starts from a finished network instead of from a heuristic."""
+        self.net.take(unflatten(net))
+        self.started = True

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from slurm_rl.domain.arrays import TURN, Array
-from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT
-from slurm_rl.policy.heuristics import BY_USER, CODES, LEARNED
+from slurm_rl.domain.arrays import Array
+from slurm_rl.policy.heuristics import BY_USER, LEARNED
 from slurm_rl.policy.registry import PolicySpec
 from slurm_rl.train.scenes import Scene
 from slurm_rl_sim.metrics import bounded_slowdown
@@ -18,7 +17,6 @@ from slurm_rl_sim.simulation import Simulation
 
 # What a second of waiting costs, by component; each is divided by what a reference schedule of the scene pays.
 COSTS: dict[str, float] = {"bsld": 1.0, "wait": 0.5, "tail": 0.5, "users": 0.25}
-_WIDTH = JOB_COUNT + POOL_COUNT + 2
 _BOUND = 10.0
 
 
@@ -29,6 +27,7 @@ class Reference:
     sums: Mapping[str, float]
     tail: float
     metrics: Mapping[str, float]
+    queue: float  # how many jobs wait, on average
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,9 @@ def reference_of(scene: Scene, policy: PolicySpec) -> Reference:
         rate, late = _rates(scene, name)
         paid = float((rate * (np.maximum(wait - tail, 0.0) if late else wait)).sum())
         sums[name] = paid
-    return Reference(sums, tail, figures(scene, start))
+    submit = scene.prepared.trace.submit_time
+    queue = float(wait.sum()) / max(float(submit[-1] - submit[0]) * float(keep.mean()), 1.0)
+    return Reference(sums, tail, figures(scene, start), queue)
 
 
 def _rates(scene: Scene, name: str) -> tuple[Array, bool]:
@@ -100,16 +101,11 @@ def play(
     seed: int,
     rows: int = 120_000,
     costs: Mapping[str, float] = COSTS,
-    teacher: str = "fcfs",
 ) -> Episode:
     """Replays a scene with orders drawn from the network, recording what it saw and did."""
     simulation = simulation_of(scene, PolicySpec("training", LEARNED, BY_USER, net=net))
-    world = simulation.world
-    world["tape"] = np.empty((rows, _WIDTH), dtype=np.float32)
-    world["turns"] = np.zeros(min(rows // 2, 3 * len(scene.prepared.trace)), dtype=TURN)
-    world["taping"], world["temperature"] = 1, temperature
-    world["teacher"] = CODES[teacher]
-    world["dice"] = np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(seed * 2654435761 + 1)
+    world, turns = simulation.world, min(rows // 2, 3 * len(scene.prepared.trace))
+    simulation.tape(rows, turns, temperature=temperature, seed=seed)
     simulation.run()
     turns, tape = world["turns"][: int(world["turned"])], world["tape"][: int(world["taped"])]
     start = world["live"]["start"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from slurm_rl.domain.arrays import TURN, Array
+from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.build import build
 from slurm_rl.domain.tables import World
 from slurm_rl.jit import kernel
@@ -91,9 +91,7 @@ def observed(run_time: Array, until: int) -> tuple[Array, Simulation]:
     net = np.zeros(len(flatten(a_network(0).tensors())), dtype=np.float32)
     policy = PolicySpec("learned", LEARNED, BY_USER, net=net)
     simulation = Simulation(build(requests_of(trace), CLUSTER), run_time, policy, backfill="easy")
-    simulation.world["tape"] = np.zeros((20_000, JOB_COUNT + POOL_COUNT + 2), dtype=np.float32)
-    simulation.world["turns"] = np.zeros(2000, dtype=TURN)
-    simulation.world["taping"] = 1
+    simulation.tape(20_000, 2000)
     simulation.run(until)
     return simulation.world["tape"][: int(simulation.world["taped"])], simulation
 

@@ -1,0 +1,278 @@
+"""A gymnasium environment over the replay engine: the agent says which waiting job comes next.
+
+`gymnasium.make("slurm_rl/Replay-v0", trace=…, cluster=…)` makes one. At each scheduling pass of a pool in which
+something could start, the agent picks jobs one after the other. A job that fits is to start at once, and the next pick
+follows; the first that does not fit is the head of the queue, and the backfill rule takes over. An episode is a window
+of the trace's training part on a cluster that the jobs before it have filled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from slurm_rl.backfill import copy_pool
+from slurm_rl.domain import tables as t
+from slurm_rl.domain.arrays import NOW, SCRATCH, Array
+from slurm_rl.domain.cluster import Cluster
+from slurm_rl.domain.links import link
+from slurm_rl.errors import InputError, unknown_name
+from slurm_rl.jit import kernel
+from slurm_rl.place.kernels import call_place, take
+from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT, observe
+from slurm_rl.policy.heuristics import BY_USER, GIVEN
+from slurm_rl.policy.registry import PolicySpec, parse_policy
+from slurm_rl.traces.read import read_trace
+from slurm_rl.traces.trace import Trace
+from slurm_rl_sim.metrics import metrics
+from slurm_rl_sim.replay import Prepared, find_cluster, prepare
+from slurm_rl_sim.result import result_of
+from slurm_rl_sim.simulation import Simulation
+
+# Scores of a whole window, compared with the baseline's: the metric, and whether more of it is better.
+SCORES: dict[str, tuple[str, bool]] = {
+    "bsld": ("mean_bsld", False),
+    "wait": ("mean_wait", False),
+    "turnaround": ("mean_jct", False),
+    "slowdown": ("mean_slowdown", False),
+    "utilization": ("utilization", True),
+    "tail": ("p99_wait", False),
+    "fairness": ("jain_users", True),
+    "deadline": ("sla_met", True),
+    "energy": ("energy_kwh", False),
+}
+_FIRST = 1e15  # above any score by submit time
+
+
+@kernel
+def _deal(world: Array, pool: int, hand: Array) -> int:
+    """Begins a pool's picks: its oldest waiting jobs go to `hand`, all scored by submission; how many, 0: no choice."""
+    w = world[0]
+    first, last = t.pools(w).queue_first[pool], t.pools(w).queue_last[pool]
+    for i in range(first, last):
+        j = t.queue(w)[i]
+        t.live(w).score[j] = -float(t.jobs(w).submit[j])
+    if t.pools(w).change[pool] == 0 or last - first < 2:
+        return 0
+    copy_pool(w, pool, NOW, SCRATCH)
+    count = min(last - first, len(hand))
+    for i in range(count):
+        hand[i] = t.queue(w)[first + i]
+    return count if _any_room(w, hand, count) else 0
+
+
+@kernel
+def _any_room(w: Any, hand: Array, count: int) -> bool:
+    """Whether any job in hand fits what the picks so far leave."""
+    w.stamp += 1
+    for i in range(count):
+        s = np.int64(t.jobs(w).request[hand[i]])
+        if t.shapes(w).misfit[s] != w.stamp:
+            if call_place(w, s, SCRATCH) > 0:
+                return True
+            t.shapes(w).misfit[s] = w.stamp
+    return False
+
+
+@kernel
+def _pick(world: Array, hand: Array, count: int, at: int, picked: int) -> int:
+    """Puts a job next in the order; how many are left to pick from, 0 if the pool's order is settled."""
+    w = world[0]
+    j = hand[at]
+    t.live(w).score[j] = _FIRST - picked
+    s = np.int64(t.jobs(w).request[j])
+    pieces = call_place(w, s, SCRATCH)
+    if pieces == 0:
+        return 0
+    take(w, s, SCRATCH, pieces)
+    for i in range(at, count - 1):
+        hand[i] = hand[i + 1]
+    count -= 1
+    return count if count > 0 and _any_room(w, hand, count) else 0
+
+
+@kernel
+def _see(world: Array, now: float, hand: Array, count: int, jobs: Array, pool: Array) -> None:
+    """Copies the features of the jobs in hand and of their pool."""
+    w = world[0]
+    observe(w, now, hand, count)
+    for i in range(len(hand)):
+        for f in range(JOB_COUNT):
+            jobs[i, f] = t.features(w)[i, f] if i < count else np.float32(0.0)
+    for f in range(POOL_COUNT):
+        pool[f] = t.context(w)[f]
+
+
+class ReplayEnv(gymnasium.Env[dict[str, Array], Any]):
+    """One window of a trace at a time; `info["action_mask"]` and `action_masks()` say which slots hold a job."""
+
+    def __init__(
+        self,
+        trace: str | Path | Trace,
+        cluster: str | Path | Cluster | None = None,
+        *,
+        jobs: int = 256,
+        warm_up: int = 256,
+        window: int = 128,
+        backfill: str = "easy",
+        placement: str = "best-fit",
+        baseline: str = "fcfs",
+        rewards: Mapping[str, float] | None = None,
+        train_share: float = 0.6,
+    ) -> None:
+        self._rewards = dict(rewards or {"bsld": 1.0})
+        for name in self._rewards:
+            if name not in SCORES:
+                raise unknown_name("reward", name, SCORES)
+        if isinstance(trace, Trace):
+            if not isinstance(cluster, Cluster):
+                raise InputError("a Trace needs a Cluster", field="cluster")
+            self._trace, self._cluster = trace, cluster
+        else:
+            self._trace = read_trace(Path(trace))
+            given = cluster if isinstance(cluster, Cluster) else None
+            path = None if cluster is None or given else Path(str(cluster))
+            self._cluster = given or find_cluster(self._trace, Path(trace), path)
+        first, last = self._trace.span()
+        early = np.flatnonzero(self._trace.submit_time <= first + train_share * (last - first))
+        self._trace = self._trace.take(early).sorted()
+        if len(self._trace) < jobs + 2:
+            raise InputError(
+                f"has {len(self._trace)} jobs in its training part, an episode needs {jobs}",
+                file=self._trace.name,
+                remedy="give a longer trace or fewer jobs",
+            )
+        self._jobs, self._warm_up = jobs, warm_up
+        self._backfill, self._placement = backfill, placement
+        self._baseline = parse_policy(baseline)
+        self._hand = np.zeros(window, dtype=np.int64)
+        self._count = self._picked = self._pool = 0
+        self._observed = np.zeros((window, JOB_COUNT), dtype=np.float32)
+        self._context = np.zeros(POOL_COUNT, dtype=np.float32)
+        self._simulation: Simulation | None = None
+        self._prepared: Prepared | None = None
+        self._opening = 0
+        self.action_space = spaces.Discrete(window)
+        self.observation_space = spaces.Dict(  # type: ignore[assignment]  # its type is that of any mapping
+            {
+                "jobs": spaces.Box(-np.inf, np.inf, (window, JOB_COUNT), np.float32),
+                "pool": spaces.Box(-np.inf, np.inf, (POOL_COUNT,), np.float32),
+                "mask": spaces.MultiBinary(window),
+            }
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Draws a window in which somebody has a choice; `options={"begin": N}` asks for the one from job N on."""
+        super().reset(seed=seed)
+        for _ in range(100):
+            begin = (options or {}).get("begin")
+            if begin is None:
+                begin = int(self.np_random.integers(0, len(self._trace) - self._jobs))
+            self._open(int(begin))
+            if self._to_choice():
+                return self._observation(), self._info()
+            if (options or {}).get("begin") is not None:
+                break
+        raise InputError(
+            "no window of the trace lets anybody choose: nobody waits, so there is nothing to learn",
+            file=self._trace.name,
+            remedy="a smaller cluster or more load",
+        )
+
+    def _open(self, begin: int) -> None:
+        rows = np.arange(max(begin - self._warm_up, 0), begin + self._jobs)
+        part = self._trace.take(rows)
+        self._prepared = prepare(part, self._cluster)
+        self._opening = int(self._trace.submit_time[begin])
+        self._prepared.measured[:] = self._prepared.trace.submit_time >= self._opening
+        self._simulation = self._simulate(PolicySpec("agent", GIVEN, BY_USER))
+        world, jobs = self._simulation.world, len(self._prepared.trace)
+        world["track_usage"] = 1
+        world["features"] = np.zeros((max(jobs, len(self._hand)), JOB_COUNT), dtype=np.float32)
+        world["context"] = np.zeros(POOL_COUNT, dtype=np.float32)
+        link(world, "place", "order_queue")
+        world["live"]["score"] = -world["jobs"]["submit"].astype(float)
+        self._pool = len(world["pools"])
+
+    def _simulate(self, policy: PolicySpec) -> Simulation:
+        prepared = self._ready()[1]
+        return Simulation(
+            prepared.workload, prepared.trace.run_time, policy, backfill=self._backfill, placement=self._placement
+        )
+
+    def _ready(self) -> tuple[Simulation, Prepared]:
+        if self._prepared is None:
+            raise gymnasium.error.ResetNeeded("call reset() first")
+        return self._simulation, self._prepared  # type: ignore[return-value]
+
+    def _to_choice(self) -> bool:
+        """Goes on to the next pool that has a choice; False at the end."""
+        simulation, _ = self._ready()
+        record, pools = simulation.world.record, len(simulation.world["pools"])
+        while True:
+            while self._pool < pools:
+                self._count = int(_deal(record, self._pool, self._hand)) if simulation.now >= self._opening else 0
+                if self._count:
+                    self._picked = 0
+                    return True
+                self._pool += 1
+            if simulation.pass_due:
+                simulation.finish_pass()
+            if not simulation.to_next_pass():
+                return False
+            self._pool = 0
+
+    def step(self, action: Any) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
+        """Puts the job in slot `action` next; an empty slot counts as the first."""
+        simulation, _ = self._ready()
+        at = int(action)
+        at = at if 0 <= at < self._count else 0
+        self._picked += 1
+        self._count = int(_pick(simulation.world.record, self._hand, self._count, at, self._picked))
+        if self._count == 0:
+            self._pool += 1
+            if not self._to_choice():
+                self._count = 0
+                reward, info = self._reward()
+                return self._observation(), reward, True, False, info
+        return self._observation(), 0.0, False, False, self._info()
+
+    def action_masks(self) -> Array:
+        """Which actions name a job."""
+        return np.arange(len(self._hand)) < self._count
+
+    def _info(self) -> dict[str, Any]:
+        return {"action_mask": self.action_masks(), "now": self._ready()[0].now}
+
+    def _observation(self) -> dict[str, Array]:
+        simulation, _ = self._ready()
+        if self._count:
+            _see(simulation.world.record, float(simulation.now), self._hand, self._count, self._observed, self._context)
+        return {
+            "jobs": self._observed.copy(),
+            "pool": self._context.copy(),
+            "mask": self.action_masks().astype(np.int8),
+        }
+
+    def _reward(self) -> tuple[float, dict[str, Any]]:
+        """What the window's schedule is better by than the baseline's, in shares of it, weighted."""
+        simulation, prepared = self._ready()
+        mine = metrics(result_of(simulation, prepared.trace, prepared.measured))
+        other = self._simulate(self._baseline)
+        other.run()
+        theirs = metrics(result_of(other, prepared.trace, prepared.measured))
+        total = 0.0
+        for name, weight in self._rewards.items():
+            metric, more = SCORES[name]
+            a, b = mine[metric], theirs[metric]
+            if a is None or b is None:
+                continue  # no deadline, or nothing that ran
+            total += weight * (a - b if more else b - a) / max(abs(b), 1e-9)
+        return total, {"action_mask": self.action_masks(), "now": simulation.now, "metrics": mine, "baseline": theirs}

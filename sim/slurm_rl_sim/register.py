@@ -1,0 +1,13 @@
+"""Tells gymnasium of our environment; gymnasium calls this when it is imported (an entry point in pyproject.toml)."""
+
+from __future__ import annotations
+
+import gymnasium
+
+ID = "slurm_rl/Replay-v0"
+
+
+def register() -> None:
+    """Registers the environment, without loading it."""
+    if ID not in gymnasium.registry:
+        gymnasium.register(id=ID, entry_point="slurm_rl_sim.env:ReplayEnv")

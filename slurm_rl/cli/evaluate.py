@@ -1,0 +1,111 @@
+"""`slurm-rl evaluate`: compares policies in pairs, with replicates and confidence intervals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+_HELP = """Compare policies on a trace: same jobs, cluster, backfill and information for all, several replicates.
+
+Replicate 0 is the trace; in the others the gaps between submissions vary by a tenth. Ratios are to the base policy,
+with 95% intervals from a bootstrap over replicates and stretches of time. With --window, multifactor's weights are
+first tuned on the jobs before the window. sjf@oracle knows true run times: a limit, not a contender.
+
+Examples:
+
+  slurm-rl evaluate --policy rl:default --trace traces/hetero.csv.gz
+
+  slurm-rl evaluate --policy rl:default,sjf@user --trace venus.csv.gz --window 0.6:1 --backfill slurm --json
+"""
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command(help=_HELP)
+def evaluate(
+    trace: Annotated[Path, typer.Option(help="Trace file.")],
+    policy: Annotated[str, typer.Option(help="Policies, separated by commas.")] = "rl:default",
+    cluster: Annotated[Path | None, typer.Option(help="Cluster file; default: TRACE's NAME.cluster.json.")] = None,
+    backfill: Annotated[str, typer.Option(help="none, firstfit, easy, conservative or slurm.")] = "easy",
+    placement: Annotated[str, typer.Option(help="Where jobs go: best-fit, …")] = "best-fit",
+    window: Annotated[str | None, typer.Option(help="Measure A:B only (shares of the span, or seconds).")] = None,
+    base: Annotated[str, typer.Option(help="What ratios refer to.")] = "multifactor",
+    opponents: Annotated[bool, typer.Option(help="Add the usual baselines.")] = True,
+    replicates: Annotated[int, typer.Option(min=1, help="How many.")] = 3,
+    tune: Annotated[bool, typer.Option(help="Tune multifactor's weights on what is before the window.")] = True,
+    seed: Annotated[int, typer.Option(help="Of replicates and limits.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
+) -> None:
+    """Compares and prints; `_HELP` is what users see."""
+    from slurm_rl.cli.progress import progress
+    from slurm_rl.traces.read import read_trace
+    from slurm_rl.train.evaluation import OPPONENTS, before, compare, gap_closed, tuned_weights
+    from slurm_rl_sim.replay import find_cluster, parse_contenders, prepare, window_of
+
+    jobs = read_trace(trace)
+    where = find_cluster(jobs, trace, cluster)
+    span = window_of(jobs, window)
+    names = [*policy.split(","), *(OPPONENTS if opponents else ())]
+    contenders = parse_contenders(names, backfill)
+    (first,) = parse_contenders(base, backfill)
+    weights, early = None, before(jobs, span)
+    if tune and early is not None:
+        weights = tuned_weights(prepare(early, where, seed=seed), backfill, placement)
+    with progress(as_json) as on_progress:
+        standings = compare(
+            jobs,
+            where,
+            contenders,
+            base=first,
+            replicates=replicates,
+            window=span,
+            placement=placement,
+            weights=weights,
+            seed=seed,
+            on_progress=on_progress,
+        )
+    closed = {c.policy.name: gap_closed(standings, c.policy.name, first.policy.name) for c in contenders}
+    if as_json:
+        value = {
+            "trace": str(trace),
+            "base": first.policy.name,
+            "backfill": backfill,
+            "replicates": replicates,
+            "multifactor_weights": weights,
+            "standings": [
+                {
+                    "policy": s.policy,
+                    "backfill": s.backfill,
+                    "mean": s.mean,
+                    "ratio": s.ratio,
+                    "low": s.low,
+                    "high": s.high,
+                    "gap_closed": closed.get(s.policy),
+                }
+                for s in standings
+            ],
+        }
+        print(json.dumps(value))
+        return
+    _show(standings, first.policy.name, closed, weights)
+
+
+def _show(standings: list[Any], base: str, closed: dict[str, float | None], weights: dict[str, float] | None) -> None:
+    print(f"ratios to {base} (below 1 is better; 95% interval)")
+    if weights:
+        print("multifactor was tuned: " + ", ".join(f"{k} {v:g}" for k, v in weights.items()))
+    head = f"{'policy':<22} {'mean BSLD':>10} {'ratio':>6} {'interval':>13} {'wait':>6} {'p99':>6} {'max':>6}"
+    print(f"{head} {'users':>6} {'gap':>5}")
+    for s in sorted(standings, key=lambda s: s.mean["mean_bsld"]):
+        name = s.policy + ("+firstfit" if s.backfill == "firstfit" else "")
+        r = s.ratio
+        gap = closed.get(s.policy)
+        print(
+            f"{name:<22.22} {s.mean['mean_bsld']:>10.2f} {r['mean_bsld']:>6.3f} "
+            f"{s.low['mean_bsld']:>6.3f}-{s.high['mean_bsld']:<6.3f} {r['mean_wait']:>6.3f} {r['p99_wait']:>6.3f} "
+            f"{r['max_wait']:>6.3f} {r['user_bsld']:>6.3f} {'' if gap is None else f'{100 * gap:.0f}%':>5}"
+        )
+    print("users: mean over users of their mean BSLD; gap: share of the way from the base to sjf@oracle (log BSLD)")

@@ -1,0 +1,155 @@
+"""Paired comparison of policies: the same jobs, cluster and rules for all, replicates, and bootstrap intervals."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from slurm_rl.domain.arrays import Array
+from slurm_rl.domain.cluster import Cluster
+from slurm_rl.policy.heuristics import MULTIFACTOR
+from slurm_rl.policy.registry import parse_policy
+from slurm_rl.traces.perturb import Step, perturb
+from slurm_rl.traces.trace import Trace
+from slurm_rl_sim.metrics import bounded_slowdown
+from slurm_rl_sim.replay import Contender, Prepared, Run, prepare, replay
+
+# The usual opponents: Slurm's own order, the simple ones, those that use history, and the limit nobody can reach.
+OPPONENTS = (
+    "multifactor", "fcfs", "fcfs+firstfit", "sjf@user", "saf@user", "sjf-age@user", "smith", "unicef@user",
+    "wfp3@user", "sjf@oracle",
+)  # fmt: skip
+METRICS = ("mean_bsld", "geomean_bsld", "user_bsld", "mean_wait", "p99_wait", "max_wait", "jain_users", "utilization")
+_JITTER = 0.1  # of the gaps between submissions, in all replicates but the first
+_BLOCKS = 20  # stretches of equal length into which a replay is cut for the bootstrap
+_DRAWS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One policy's figures over all replicates, and its ratios to the base policy with 95% intervals."""
+
+    policy: str
+    backfill: str
+    mean: dict[str, float]  # geometric mean over replicates
+    ratio: dict[str, float]
+    low: dict[str, float]
+    high: dict[str, float]
+
+
+def tuned_weights(prepared: Prepared, backfill: str, placement: str) -> dict[str, float]:
+    """Slurm's weights that do best on a workload (mean BSLD x mean wait), of a grid of age, fairshare and job size."""
+    contender = Contender(parse_policy("multifactor"), backfill)
+    best, best_price = {}, math.inf
+    for age, fairshare, size in itertools.product(
+        (0.0, 1000.0, 10_000.0), (0.0, 1000.0, 10_000.0), (-1000.0, 0.0, 1000.0)
+    ):
+        if age == fairshare == 0.0:
+            continue
+        weights = {"age": age, "fairshare": fairshare, "job_size": size}
+        found = replay(prepared, [contender], placement=placement, weights=weights)[0].metrics
+        price = _positive(found["mean_bsld"]) * _positive(found["mean_wait"])
+        if price < best_price:
+            best, best_price = weights, price
+    return best
+
+
+def replicate(trace: Trace, number: int, seed: int) -> Trace:
+    """The trace itself as replicate 0, else with gaps between submissions that vary by a tenth."""
+    if number == 0:
+        return trace
+    return perturb(trace, [Step("arrival-noise", _JITTER)], seed=seed * 1000 + number)
+
+
+def compare(
+    trace: Trace,
+    cluster: Cluster,
+    contenders: Sequence[Contender],
+    *,
+    base: Contender,
+    replicates: int = 5,
+    window: tuple[int, int] | None = None,
+    placement: str = "best-fit",
+    weights: dict[str, float] | None = None,
+    seed: int = 0,
+    on_progress: Callable[[str, float], None] | None = None,
+) -> list[Standing]:
+    """Replays every contender on every replicate; `base` is what ratios refer to."""
+    everyone = [base, *(c for c in contenders if c != base)]
+    figures: dict[Contender, list[dict[str, float]]] = {c: [] for c in everyone}
+    blocks: dict[Contender, list[Array]] = {c: [] for c in everyone}
+    for number in range(replicates):
+        prepared = prepare(replicate(trace, number, seed), cluster, window=window, seed=seed)
+        for place, contender in enumerate(everyone):
+            own = weights if contender.policy.code == MULTIFACTOR else None
+            run = replay(prepared, [contender], placement=placement, weights=own)[0]
+            figures[contender].append({k: _positive(run.metrics[k]) for k in METRICS})
+            blocks[contender].append(_blocks(run))
+            if on_progress is not None:
+                share = (number * len(everyone) + place + 1) / (replicates * len(everyone))
+                on_progress(f"replicate {number + 1} of {replicates}", share)
+    return [_standing(c, base, figures, blocks, seed) for c in everyone]
+
+
+def _positive(value: float | int | None) -> float:
+    return max(float(value or 0.0), 1e-9)
+
+
+def _blocks(run: Run) -> Array:
+    """[blocks, 3]: jobs, sum of bounded slowdowns and sum of waits, by when jobs were submitted."""
+    result = run.result
+    picked = result.measured & result.ran
+    submit, start, end = result.trace.submit_time[picked], result.start[picked], result.end[picked]
+    wait = (start - submit).astype(float)
+    slow = bounded_slowdown(wait, (end - start).astype(float))
+    span = max(int(submit.max() - submit.min()), 1)
+    block = np.minimum((submit - submit.min()) * _BLOCKS // (span + 1), _BLOCKS - 1)
+    columns = [np.bincount(block, weights=v, minlength=_BLOCKS) for v in (np.ones_like(wait), slow, wait)]
+    return np.stack(columns, axis=1)
+
+
+def _standing(
+    contender: Contender,
+    base: Contender,
+    figures: dict[Contender, list[dict[str, float]]],
+    blocks: dict[Contender, list[Array]],
+    seed: int,
+) -> Standing:
+    mine, theirs = figures[contender], figures[base]
+    logs = {k: np.array([math.log(a[k] / b[k]) for a, b in zip(mine, theirs, strict=True)]) for k in METRICS}
+    dice = np.random.default_rng([seed, 17])
+    low, high = {}, {}
+    draws = dice.integers(len(mine), size=(_DRAWS, len(mine)))
+    for k in METRICS:
+        spread = logs[k][draws].mean(axis=1)
+        low[k], high[k] = (math.exp(float(q)) for q in np.percentile(spread, (2.5, 97.5)))
+    # Means over jobs vary with the stretch of time as well: these are drawn too, the same ones for both policies.
+    a, b = np.stack(blocks[contender]), np.stack(blocks[base])
+    stretches = dice.integers(_BLOCKS, size=(_DRAWS, _BLOCKS))
+    for column, k in ((1, "mean_bsld"), (2, "mean_wait")):
+        top, bottom = (np.stack([x[draws[:, r]][np.arange(_DRAWS)[:, None], stretches, column].sum(axis=1)
+                                 for r in range(len(mine))]).sum(axis=0) for x in (a, b))  # fmt: skip
+        low[k], high[k] = np.percentile(top / np.maximum(bottom, 1e-9), (2.5, 97.5)).tolist()
+    mean = {k: math.exp(float(np.mean([math.log(f[k]) for f in mine]))) for k in METRICS}
+    ratio = {k: math.exp(float(v.mean())) for k, v in logs.items()}
+    return Standing(contender.policy.name, contender.backfill, mean, ratio, low, high)
+
+
+def gap_closed(standings: Sequence[Standing], policy: str, base: str, limit: str = "sjf@oracle") -> float | None:
+    """The share of the distance in log mean BSLD between the base and the limit that a policy covers."""
+    found = {s.policy: s.mean["mean_bsld"] for s in standings}
+    if not {policy, base, limit} <= set(found) or found[base] <= found[limit]:
+        return None
+    return math.log(found[base] / found[policy]) / math.log(found[base] / found[limit])
+
+
+def before(trace: Trace, window: tuple[int, int] | None) -> Trace | None:
+    """The part of a trace that lies before the measured window: what may be tuned on."""
+    if window is None or window[0] <= trace.span()[0]:
+        return None
+    early = trace.take(np.flatnonzero(trace.submit_time < window[0]))
+    return replace(early, name=f"{trace.name} before the window") if len(early) > 100 else None

@@ -1,0 +1,87 @@
+"""From traces to a model directory: what `slurm-rl train` and `slurm-rl retrain` have in common."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slurm_rl import __version__
+from slurm_rl.domain.arrays import Array
+from slurm_rl.domain.cluster import Cluster
+from slurm_rl.policy.checkpoint import Model, save_model
+from slurm_rl.traces.trace import Trace
+from slurm_rl.train.module import unflatten
+from slurm_rl.train.ppo import Settings, Trainer
+from slurm_rl.train.scenes import Source
+
+STARVE_DRAIN = 4.0  # a job that has waited this many times as long as the backlog takes goes first
+
+
+def first_part(trace: Trace, share: float) -> Trace:
+    """The jobs submitted in the first part of a trace's time."""
+    first, last = trace.span()
+    return trace.take(np.flatnonzero(trace.submit_time <= first + share * (last - first)))
+
+
+def train_model(
+    settings: Settings,
+    sources: Sequence[tuple[Trace, Cluster]],
+    out: Path,
+    *,
+    share: float = 0.6,
+    resume: bool = False,
+    start: Array | None = None,
+    manifest: dict[str, Any] | None = None,
+    report: Callable[[dict[str, float]], None] = lambda row: None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Model:
+    """Trains on the first part of each trace's time and writes the best network to `out`, with its manifest."""
+    out.mkdir(parents=True, exist_ok=True)
+    parts = [Source(first_part(trace, share), cluster) for trace, cluster in sources]
+    trainer = Trainer(settings, parts, out)
+    if resume and not trainer.restore():
+        say(f"{out}: nothing to resume, starting anew")
+    if start is not None and trainer.iteration == 0:
+        trainer.begin_with(start)
+    net = trainer.run(report, say)
+    made = {
+        "algorithm": "ppo",
+        "made_by": f"slurm-rl {__version__}",
+        "commit": commit(),
+        "seed": settings.seed,
+        "iterations": settings.iterations,
+        "training": {
+            "share_of_time": share,
+            "generated": settings.generated,
+            "reference": settings.reference,
+            "costs": dict(settings.costs),
+        },
+        "scores": {f"validation_{k}": round(v, 4) for k, v in trainer.best_ratios.items()},
+        "traces": {t.name: {"jobs": len(t), "sha256": fingerprint(t)} for t, _ in sources},
+    }
+    return save_model(out / "model", unflatten(net), made | (manifest or {}), starve_drain=STARVE_DRAIN)
+
+
+def fingerprint(trace: Trace) -> str:
+    """A sha256 over what a trace's jobs are."""
+    digest = hashlib.sha256()
+    for column in (trace.submit_time, trace.run_time, trace.time_limit, trace.num_gpus, trace.num_nodes):
+        digest.update(np.ascontiguousarray(column).tobytes())
+    return digest.hexdigest()
+
+
+def commit() -> str:
+    """The source's commit, where it is a checkout."""
+    here = Path(__file__).resolve().parent
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return found.stdout.strip()
