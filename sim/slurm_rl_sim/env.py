@@ -24,6 +24,7 @@ from slurm_rl.domain.links import link
 from slurm_rl.errors import InputError, unknown_name
 from slurm_rl.jit import kernel
 from slurm_rl.place.kernels import call_place, take
+from slurm_rl.policy.estimate import refresh
 from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT, observe
 from slurm_rl.policy.heuristics import BY_USER, GIVEN
 from slurm_rl.policy.registry import PolicySpec, parse_policy
@@ -54,6 +55,7 @@ def _deal(world: Array, pool: int, hand: Array) -> int:
     """Begins a pool's picks: its oldest waiting jobs go to `hand`, all scored by submission; how many, 0: no choice."""
     w = world[0]
     first, last = t.pools(w).queue_first[pool], t.pools(w).queue_last[pool]
+    refresh(w, t.queue(w)[first:last], last - first)
     for i in range(first, last):
         j = t.queue(w)[i]
         t.live(w).score[j] = -float(t.jobs(w).submit[j])

@@ -41,7 +41,7 @@ class Settings:
     epochs: int = 3
     rows: int = 16_384  # of a minibatch
     longest: int = 256  # queues beyond are left out of the update
-    rate: float = 1e-3
+    rate: float = 3e-4
     clip: float = 0.2
     stop_at: float = 0.03  # an update ends when the policy has moved this far (KL)
     horizon: float = 86_400.0  # seconds after which a cost counts 1/e
@@ -49,7 +49,7 @@ class Settings:
     entropy: tuple[float, float] = (0.003, 0.0)  # at first, at last
     value: float = 0.5
     temperature: float = 0.5
-    validation: int = 12  # scenes on which the best network is chosen
+    validation: int = 60  # scenes on which the best network is chosen
     reference: str = "sjf-age@user"
     imitation: bool = True  # learn run times first
     search: SearchSettings = field(default_factory=SearchSettings)  # then search over the linear path

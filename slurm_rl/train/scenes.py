@@ -66,7 +66,7 @@ def _generated(dice: np.random.Generator, jobs: int) -> tuple[Trace, Cluster]:
         cpu_only, most = float(dice.choice([0.0, 0.1, 0.3])), int(dice.choice([16, 32, 64]))
     workload = Workload(
         jobs=jobs,
-        days=float(np.exp(dice.uniform(np.log(2), np.log(30)))),
+        days=float(np.exp(dice.uniform(np.log(2), np.log(30)))) * jobs / 2500,  # fewer jobs could not fill as many
         load=float(dice.uniform(0.7, 1.05)),
         shape=str(dice.choice(["work", "bursty", "diurnal", "base"])),
         users=int(np.exp(dice.uniform(np.log(5), np.log(150)))),
