@@ -7,38 +7,130 @@ import itertools
 from collections.abc import Sequence
 
 
-def assign(base: Sequence[int], site: Sequence[int], low: Sequence[int], high: Sequence[int]) -> list[int]:
+def assign(
+    base: Sequence[int],
+    site: Sequence[int],
+    low: Sequence[int],
+    high: Sequence[int],
+    writes: int | None = None,
+) -> list[int]:
     """SiteFactors for jobs given in their wanted order, so that base + factor falls from job to job.
 
     `base` is Slurm's own priority without the factor, `site` the present factor, `low` and `high` bound the new one.
     As many jobs as possible keep the factor they have (the dead band); the others are spread evenly between their
     neighbours. Bounds rule over the order: where they leave no room, jobs tie, or stay out of order.
+
+    If that takes more than `writes` changes, the first so many of them are compared with another way, by the order that
+    comes of them: the head of the queue alone, above all others.
     """
     count = len(base)
     if count == 0:
         return []
+    now = [b + f for b, f in zip(base, site, strict=True)]
+    within = all(a <= f <= b for a, f, b in zip(low, site, high, strict=True))
+    if within and all(a > b for a, b in itertools.pairwise(now)):
+        return list(site)
+    whole = _spread(base, site, low, high, count)
+    if writes is None or _changed(whole, site) <= writes:
+        return whole
+    # The longest head that can be had; the shortest one has as many jobs as there are writes.
+    best: list[int] | None = None
+    short, long = writes, count - 1
+    while short <= long:
+        middle = (short + long) // 2
+        tried = _head(base, site, low, high, middle)
+        if tried is not None and 0 < _changed(tried, site) <= writes:
+            best = tried
+        if tried is None or _changed(tried, site) > writes:
+            long = middle - 1
+        else:
+            short = middle + 1
+    part = _first(whole, site, writes)
+    if best is not None and _inversions(base, best) <= _inversions(base, part):
+        return best
+    if _inversions(base, part) < _inversions(base, site):
+        return part
+    if best is not None:
+        return best
+    # Those who stand above somebody before them are in the way: they go down first, the highest before the others.
+    least = list(itertools.accumulate(now, min))
+    wrong = [i for i in range(1, count) if now[i] >= least[i - 1] and whole[i] < site[i]]
+    lower = set(sorted(wrong, key=lambda i: -now[i])[:writes])
+    return [whole[i] if i in lower else site[i] for i in range(count)] if lower else whole
+
+
+def _head(
+    base: Sequence[int], site: Sequence[int], low: Sequence[int], high: Sequence[int], length: int
+) -> list[int] | None:
+    """The first jobs in order, above those behind them, which stay where they are; with room left for these.
+
+    None if somebody behind stands where not all of the first can get above.
+    """
+    ceiling = max(b + f for b, f in zip(base[length:], site[length:], strict=True))
+    if any(b + f <= ceiling for b, f in zip(base[:length], high, strict=False)):
+        return None
+    above = [max(f, ceiling + 1 - b) for f, b in zip(low[:length], base, strict=False)]
+    found = _spread(base[:length], site[:length], above, high[:length], len(base), ceiling)
+    places = [*(b + f for b, f in zip(base, found, strict=False)), ceiling]
+    return found + list(site[length:]) if all(a > b for a, b in itertools.pairwise(places)) else None
+
+
+def _first(factors: Sequence[int], site: Sequence[int], writes: int) -> list[int]:
+    """The present factors with the first so many changes made."""
+    changed = [i for i, (a, b) in enumerate(zip(factors, site, strict=True)) if a != b][:writes]
+    found = list(site)
+    for i in changed:
+        found[i] = factors[i]
+    return found
+
+
+def _inversions(base: Sequence[int], factors: Sequence[int]) -> int:
+    """How many pairs of jobs stand the wrong way round, ties included."""
+    seen: list[int] = []
+    wrong = 0
+    for b, f in zip(base, factors, strict=True):
+        wrong += bisect.bisect_right(seen, b + f)  # those before that stand no higher
+        bisect.insort(seen, b + f)
+    return wrong
+
+
+def _changed(factors: Sequence[int], site: Sequence[int]) -> int:
+    return sum(a != b for a, b in zip(factors, site, strict=True))
+
+
+def _spread(
+    base: Sequence[int],
+    site: Sequence[int],
+    low: Sequence[int],
+    high: Sequence[int],
+    last: int,
+    bottom: int | None = None,
+) -> list[int]:
+    """Keeps what can be kept and spreads the rest, leaving room above `bottom` for jobs up to position `last`."""
     lowest = [b + f for b, f in zip(base, low, strict=True)]
     highest = [b + f for b, f in zip(base, high, strict=True)]
     now = [b + f for b, f in zip(base, site, strict=True)]
-    gap, floor, roof = _widest_gap(lowest, highest)
+    # A head that is built up tick by tick keeps whatever stands right, however closely.
+    gap, floor, roof = _widest_gap(lowest, highest, None if bottom is not None else len(base))
     kept = _keep(now, floor, roof, gap)
     # The spread's ends: the best place that the first job can have, and the last place that the last one can have.
-    anchors = [(-1, roof[0] + gap), *((i, now[i]) for i in kept), (count, floor[-1] - gap)]
+    end = floor[-1] - gap if bottom is None else bottom
+    anchors = [(-1, roof[0] + gap), *((i, now[i]) for i in kept), (last, end)]
     value = list(now)
-    for (a, top), (b, bottom) in itertools.pairwise(anchors):
-        for i in range(a + 1, b):
-            even = top + (bottom - top) * (i - a) // (b - a)
-            even = max(even, floor[i], bottom + gap * (b - i))
+    for (a, top), (b, below) in itertools.pairwise(anchors):
+        for i in range(a + 1, min(b, len(base))):
+            even = top + (below - top) * (i - a) // (b - a)
+            even = max(even, floor[i], below + gap * (b - i))
             value[i] = min(even, roof[i], top - gap * (i - a))
     return [min(max(v, lo), hi) - b for v, lo, hi, b in zip(value, lowest, highest, base, strict=True)]
 
 
-def _widest_gap(lowest: Sequence[int], highest: Sequence[int]) -> tuple[int, list[int], list[int]]:
+def _widest_gap(lowest: Sequence[int], highest: Sequence[int], count: int | None) -> tuple[int, list[int], list[int]]:
     """The distance to keep between neighbours, and the lowest and highest places each job can have with it.
 
     A quarter of what an even spread would give, so that small changes of Slurm's own priorities force no rewriting.
     """
-    gap = max((max(highest) - min(lowest)) // max(4 * (len(lowest) - 1), 1), 1)
+    gap = 1 if count is None else max((max(highest) - min(lowest)) // max(4 * (count - 1), 1), 1)
     while True:
         floor, roof = list(lowest), list(highest)
         for i in range(len(floor) - 2, -1, -1):

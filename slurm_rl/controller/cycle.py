@@ -140,13 +140,14 @@ class Controller:
         plan = self.policy.plan(view.snapshot, guardrails, dict(view.weights), self.config.placement, self.planner)
         note = self._gate(plan)
 
-        # 4. Diff: only what changes the order, the head of the queue first.
+        # 4. Diff: only what changes the order, the head of the queue first, within the budget.
+        self.budget.ease(self.client.health())
         bound = math.floor(self.config.influence * sum(view.weights.values()))
         site = self._virtual(view) if mode == "shadow" else view.site
         if self._fallbacks >= _FALLBACKS:
             wanted = np.zeros(len(view.jobs), dtype=np.int64)
         else:
-            wanted = wanted_factors(view, plan, bound, self.config.top_jobs, site)
+            wanted = wanted_factors(view, plan, bound, self.config.top_jobs, site, self.budget.per_tick)
         difference = [] if 0 < self._fallbacks < _FALLBACKS else changes(view, plan, wanted, site)
         number = self.journal.tick(
             self.clock(), mode, self.policy.name, self.policy.model, len(plan.order), len(difference), note
@@ -156,7 +157,6 @@ class Controller:
 
         # 5. Journal and apply, within the budget; or, in shadow mode, only record.
         began = time.perf_counter()
-        self.budget.ease(self.client.health())
         batch = difference[: self.budget.per_tick]
         applied = 0
         if mode == "shadow":

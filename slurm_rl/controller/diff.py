@@ -11,10 +11,11 @@ from slurm_rl.domain.snapshot import Plan
 from slurm_rl.obs.journal import Change
 
 
-def wanted_factors(view: View, plan: Plan, bound: int, top: int, site: Array) -> Array:
+def wanted_factors(view: View, plan: Plan, bound: int, top: int, site: Array, writes: int | None = None) -> Array:
     """The SiteFactor of every job, such that Slurm's order of each queue becomes the plan's for its first `top` jobs.
 
-    `site` holds the present factors. Jobs beyond the first ones get none, and the first ones stay above them.
+    `site` holds the present factors. Jobs beyond the first ones get none, and the first ones stay above them. Where
+    more than `writes` changes of a queue would be needed, its head comes first.
     """
     wanted = np.zeros(len(view.jobs), dtype=np.int64)
     order = np.array(plan.order, dtype=np.int64)
@@ -26,7 +27,7 @@ def wanted_factors(view: View, plan: Plan, bound: int, top: int, site: Array) ->
         if len(rest):
             low = np.minimum(np.maximum(low, int(view.base[rest].max()) + 1 - base), bound)
         high = np.full(len(head), bound, dtype=np.int64)
-        wanted[head] = assign(base.tolist(), site[head].tolist(), low.tolist(), high.tolist())
+        wanted[head] = assign(base.tolist(), site[head].tolist(), low.tolist(), high.tolist(), writes)
     return wanted
 
 

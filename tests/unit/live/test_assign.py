@@ -44,3 +44,34 @@ def test_order_bounds_and_rest(jobs: list[tuple[int, int]], bound: int) -> None:
     assert all(a <= f <= b for a, f, b in zip(low, factors, high, strict=True))
     assert all(a > b for a, b in itertools.pairwise(places(base, factors)))
     assert assign(base, factors, low, high) == factors
+
+
+def test_with_few_writes_the_head_comes_first_and_leaves_room_for_the_rest() -> None:
+    """Twelve equal jobs in reverse, four writes at a time: each round adds four to the head, and none is wasted."""
+    base, low, high, site = [500] * 12, [-400] * 12, [400] * 12, [0] * 12
+    for done in (4, 8):
+        before, site = site, assign(base, site, low, high, 4)
+        assert sum(a != b for a, b in zip(before, site, strict=True)) == 4
+        assert all(a > b for a, b in itertools.pairwise(site[:done]))
+        assert min(site[:done]) > 0
+        assert site[done:] == [0] * (12 - done)
+    site = assign(base, site, low, high, 4)
+    assert all(a > b for a, b in itertools.pairwise(site))
+
+
+@given(queues, st.sampled_from([450, 700, 5000]), st.integers(1, 12))
+def test_a_limit_on_writes_is_kept_and_the_order_is_reached(
+    jobs: list[tuple[int, int]], bound: int, writes: int
+) -> None:
+    base = [own for own, _ in jobs]
+    low, high = [max(-bound, 1 - b) for b in base], [bound] * len(base)
+    site = [max(a, min(b, factor)) for a, b, (_, factor) in zip(low, high, jobs, strict=True)]
+    for _ in range(60):
+        found = assign(base, site, low, high, writes)
+        assert all(a <= f <= b for a, f, b in zip(low, found, high, strict=True))
+        changed = [i for i, (a, b) in enumerate(zip(found, site, strict=True)) if a != b]
+        if not changed:
+            break
+        for i in changed[:writes]:  # as the controller applies them
+            site[i] = found[i]
+    assert all(a > b for a, b in itertools.pairwise(places(base, site)))
