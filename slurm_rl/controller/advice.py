@@ -29,6 +29,7 @@ class Submission:
     gpus: int
     cpus: int
     limit: int  # seconds; 0: the partition's default
+    nodes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,31 +45,31 @@ class _Line:
     """A partition's jobs in the policy's own order, those submitted since the tick included."""
 
     falling: list[float] = field(default_factory=list)  # scores, negated
-    factors: list[int] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)  # factors, and what Slurm adds for the jobs' sizes
     best: int = 0  # how often a job came to the front since the tick …
     worst: int = 0  # … and to the end
 
-    def enter(self, score: float, bound: int) -> tuple[int, int]:
-        """Puts a job in line; its place and its factor: between its neighbours, or a step beyond the first or last.
+    def enter(self, score: float, bound: int, size: int) -> tuple[int, int]:
+        """Puts a job in line; its position and its factor: between its neighbours, or a step beyond the first or last.
 
         Steps get smaller with every job that goes there, so that a long run of ever shorter jobs finds room.
         """
         at = bisect.bisect_right(self.falling, -score)
-        above = self.factors[at - 1] if at else None
-        below = self.factors[at] if at < len(self.factors) else None
+        above = self.places[at - 1] if at else None
+        below = self.places[at] if at < len(self.places) else None
         if above is not None and below is not None:
-            factor = (above + below) // 2
+            place = (above + below) // 2
         elif below is not None:
             self.best += 1
-            factor = below + max((bound - below) // (1 + self.best), 1)
+            place = below + max((bound - below) // (1 + self.best), 1)
         elif above is not None:
             self.worst += 1
-            factor = above - max((above + bound) // (1 + self.worst), 1)
+            place = above - max((above + bound) // (1 + self.worst), 1)
         else:
-            factor = 0
-        factor = max(-bound, min(bound, factor))
+            place = size
+        factor = max(-bound, min(bound, place - size))
         self.falling.insert(at, -score)
-        self.factors.insert(at, factor)
+        self.places.insert(at, factor + size)
         return at, factor
 
 
@@ -83,7 +84,8 @@ class Advisor:
         self.limits: dict[str, int] = {}
         self.lines: dict[str, _Line] = {}
         self.gpus_per_cpu: dict[str, float] = {}
-        self.since: list[tuple[float, str, float]] = []  # (time, partition, score) of jobs advised since the tick
+        self.since: list[tuple[float, str, float, int]] = []  # time, partition, score and size of jobs advised since
+        self._sizes = (0, False, 1, 1)  # Slurm's weight of the job size, whether it favours small jobs, nodes, CPUs
         self._world: World | None = None
         self._alike: dict[str, tuple[Array, Array]] = {}  # partition -> what its jobs are like, and their scores
 
@@ -112,7 +114,8 @@ class Advisor:
         for name in dict.fromkeys(names.tolist()):
             mine = np.flatnonzero(names == name)
             best = mine[np.argsort(-scores[mine], kind="stable")]
-            self.lines[name] = _Line((-scores[best]).tolist(), wanted[order[best]].tolist())
+            sizes = np.array([f.job_size if (f := view.jobs[j].factors) else 0 for j in order[best].tolist()])
+            self.lines[name] = _Line((-scores[best]).tolist(), (wanted[order[best]] + sizes).tolist())
             if policy.context_free:
                 continue
             jobs, shapes = view.snapshot.world["jobs"], view.snapshot.world["shapes"]
@@ -121,13 +124,15 @@ class Advisor:
             waited = np.maximum(view.now - jobs["submit"][rows], 0)
             self._alike[name] = (_likeness(view.estimate[rows], volume, waited), scores[mine])
         self._world = _one_job(view, policy)
+        weights, nodes = view.state.weights, view.state.nodes
+        self._sizes = (weights.job_size, weights.favor_small, max(len(nodes), 1), max(sum(n.cpus for n in nodes), 1))
         for p in partitions:
             members = [n for n in view.state.nodes if p.name in n.partitions]
             gpus, cpus = sum(sum(n.gpus.values()) for n in members), sum(n.cpus for n in members)
             self.gpus_per_cpu[p.name] = gpus / max(cpus, 1) if gpus else 1.0
-        for when, name, score in last.since if last is not None and last.policy is policy else []:
+        for when, name, score, size in last.since if last is not None and last.policy is policy else []:
             if when > view.state.taken and name in self.lines:
-                self.lines[name].enter(score, bound)
+                self.lines[name].enter(score, bound, size)
         return self
 
     def advise(self, job: Submission, now: float) -> Advice | None:
@@ -139,9 +144,16 @@ class Advisor:
         score = self._score(self._world, job, partition, int(now))
         if not np.isfinite(score):
             return None
-        at, factor = line.enter(score, self.bound)
-        self.since.append((now, partition, score))
+        size = self._size(job)
+        at, factor = line.enter(score, self.bound, size)
+        self.since.append((now, partition, score, size))
         return Advice(factor, f"{self.policy.name} would put it at {at + 1} of {len(line.falling)}")
+
+    def _size(self, job: Submission) -> int:
+        """What Slurm will add to the job's priority for its size."""
+        weight, small, nodes, cpus = self._sizes
+        share = (min(job.nodes / nodes, 1.0) + min(job.cpus / cpus, 1.0)) / 2
+        return round(weight * (1.0 - share if small else share))
 
     def _score(self, world: World, job: Submission, partition: str, now: int) -> float:
         limit = max(job.limit or self.limits.get(partition, _YEAR), 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 def assign(
@@ -20,8 +20,8 @@ def assign(
     As many jobs as possible keep the factor they have (the dead band); the others are spread evenly between their
     neighbours. Bounds rule over the order: where they leave no room, jobs tie, or stay out of order.
 
-    If that takes more than `writes` changes, the first so many of them are compared with another way, by the order that
-    comes of them: the head of the queue alone, above all others.
+    If that takes more than `writes` changes, those are made that leave the fewest pairs of jobs the wrong way round:
+    the first so many of them, or such that bring the head of the queue alone into order, above all others.
     """
     count = len(base)
     if count == 0:
@@ -45,11 +45,17 @@ def assign(
             long = middle - 1
         else:
             short = middle + 1
-    part = _first(whole, site, writes)
-    if best is not None and _inversions(base, best) <= _inversions(base, part):
-        return best
-    if _inversions(base, part) < _inversions(base, site):
-        return part
+    wrong_now = _inversions(base, site)
+    part = _made(whole, site, range(count), writes)
+    choices = [part] if best is None else [best, part]
+    better = min(choices, key=lambda factors: _inversions(base, factors))
+    if _inversions(base, better) < wrong_now:
+        return better
+    # A queue that is nearly in order must not get worse on the way: those who stand farthest off go first.
+    stands = {i: place for place, i in enumerate(sorted(range(count), key=lambda i: -now[i]))}
+    far = _made(whole, site, sorted(range(count), key=lambda i: -abs(stands[i] - i)), writes)
+    if _inversions(base, far) < wrong_now:
+        return far
     if best is not None:
         return best
     # Those who stand above somebody before them are in the way: they go down first, the highest before the others.
@@ -75,11 +81,10 @@ def _head(
     return found + list(site[length:]) if all(a > b for a, b in itertools.pairwise(places)) else None
 
 
-def _first(factors: Sequence[int], site: Sequence[int], writes: int) -> list[int]:
-    """The present factors with the first so many changes made."""
-    changed = [i for i, (a, b) in enumerate(zip(factors, site, strict=True)) if a != b][:writes]
+def _made(factors: Sequence[int], site: Sequence[int], jobs: Iterable[int], writes: int) -> list[int]:
+    """The present factors with so many changes made, of these jobs in turn."""
     found = list(site)
-    for i in changed:
+    for i in [i for i in jobs if factors[i] != site[i]][:writes]:
         found[i] = factors[i]
     return found
 

@@ -98,6 +98,7 @@ class ControllerLive:
             gpus=job.get("gpus", 0),
             cpus=max(job.get("min_cpus", 1), tasks * job.get("cpus_per_task", 1), nodes),
             limit=min(60 * job.get("time_limit_min", 0), 10**9),
+            nodes=max(nodes, 1),
         )
         with self._advising:
             advice = advisor.advise(submission, self.controller.clock())

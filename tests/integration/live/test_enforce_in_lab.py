@@ -62,7 +62,7 @@ def test_five_hundred_jobs_are_in_order_after_two_ticks_of_the_default_budget(la
     jobs = waiting(lab)
     tau = kendall(by_slurm(jobs), by_limit(jobs))
     print(f"Kendall tau at submission {advised:.4f}, after two ticks {tau:.4f}, updates {[n for _, _, n in after]}")
-    assert tau >= 0.99
+    assert tau >= 0.99, after
     assert all(count <= Config().updates_per_tick for _, _, count in after)
     shown = {int(row.split()[0]): int(row.split()[1]) for row in lab.run("sprio", "-h", "-o", "%i %S").splitlines()}
     assert {j.job_id: j.site_factor for j in jobs} == {i: shown[i] for i in (j.job_id for j in jobs)}

@@ -13,6 +13,7 @@ from slurm_rl.controller.cycle import Controller
 from slurm_rl.controller.policy import load_policy
 from slurm_rl.obs.advice import AdviceLog
 from slurm_rl.obs.journal import Journal, JournalError
+from slurm_rl.slurm.model import PriorityWeights
 
 from .conftest import MakeController
 from .fake_slurm import NOW, FakeSlurm, a_job
@@ -54,6 +55,22 @@ def test_a_run_of_ever_shorter_jobs_finds_room(controller: MakeController) -> No
     given = factors(c, list(range(100, 0, -1)))
     assert given == sorted(given)
     assert len(set(given)) == 100
+
+
+def test_what_slurm_adds_for_a_jobs_size_is_taken_off_its_factor(controller: MakeController) -> None:
+    """Two jobs of the same score, one of them on both nodes: Slurm's own 500 × (1 + 8/128) / 2 lift it enough."""
+    slurm = FakeSlurm(weights=3000)
+    slurm.weights = PriorityWeights(partition=2500, job_size=500)
+    c = controller(slurm, policy=load_policy("sjf@limit"))
+    c.cycle()
+    assert c.advisor is not None
+    wide = c.advisor.advise(Submission("ann", "", "batch", 16, 8, 900, nodes=2), NOW + 1)
+    narrow = c.advisor.advise(Submission("ann", "", "batch", 1, 4, 600), NOW + 1)
+    assert wide is not None
+    assert narrow is not None
+    of_wide, of_narrow = round(500 * (2 / 2 + 8 / 128) / 2), round(500 * (1 / 2 + 4 / 128) / 2)
+    assert (of_wide, of_narrow) == (266, 133)
+    assert wide.site_factor + of_wide < narrow.site_factor + of_narrow
 
 
 def test_jobs_advised_during_a_tick_stay_in_line(controller: MakeController) -> None:
