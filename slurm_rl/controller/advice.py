@@ -68,9 +68,14 @@ class _Line:
         else:
             place = size
         factor = max(-bound, min(bound, place - size))
-        self.falling.insert(at, -score)
-        self.places.insert(at, factor + size)
+        self.add(score, factor + size)
         return at, factor
+
+    def add(self, score: float, place: int) -> None:
+        """Puts a job in line that has its place already."""
+        at = bisect.bisect_right(self.falling, -score)
+        self.falling.insert(at, -score)
+        self.places.insert(at, place)
 
 
 class Advisor:
@@ -84,7 +89,7 @@ class Advisor:
         self.limits: dict[str, int] = {}
         self.lines: dict[str, _Line] = {}
         self.gpus_per_cpu: dict[str, float] = {}
-        self.since: list[tuple[float, str, float, int]] = []  # time, partition, score and size of jobs advised since
+        self.since: list[tuple[float, str, float, int]] = []  # time, partition, score and place of jobs advised since
         self._sizes = (0, False, 1, 1)  # Slurm's weight of the job size, whether it favours small jobs, nodes, CPUs
         self._world: World | None = None
         self._alike: dict[str, tuple[Array, Array]] = {}  # partition -> what its jobs are like, and their scores
@@ -130,9 +135,10 @@ class Advisor:
             members = [n for n in view.state.nodes if p.name in n.partitions]
             gpus, cpus = sum(sum(n.gpus.values()) for n in members), sum(n.cpus for n in members)
             self.gpus_per_cpu[p.name] = gpus / max(cpus, 1) if gpus else 1.0
-        for when, name, score, size in last.since if last is not None and last.policy is policy else []:
+        for when, name, score, place in last.since if last is not None and last.policy is policy else []:
             if when > view.state.taken and name in self.lines:
-                self.lines[name].enter(score, bound, size)
+                self.lines[name].add(score, place)
+                self.since.append((when, name, score, place))
         return self
 
     def advise(self, job: Submission, now: float) -> Advice | None:
@@ -146,7 +152,7 @@ class Advisor:
             return None
         size = self._size(job)
         at, factor = line.enter(score, self.bound, size)
-        self.since.append((now, partition, score, size))
+        self.since.append((now, partition, score, factor + size))
         return Advice(factor, f"{self.policy.name} would put it at {at + 1} of {len(line.falling)}")
 
     def _size(self, job: Submission) -> int:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sqlite3
 import statistics
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -42,26 +45,46 @@ def lab(enforcing: Lab) -> Lab:
 
 
 def ticks_since(lab: Lab, when: float) -> list[tuple[float, int, int]]:
-    """(time, jobs ordered, updates written) of each tick that began after that time."""
+    """(time, updates wanted, updates written) of each tick that began after that time."""
     journal = sqlite3.connect(f"file:{lab.directory}/service/journal.sqlite?mode=ro", uri=True)
-    query = """SELECT tick.time, pending, (SELECT count(*) FROM change WHERE tick = tick.id AND status = 'applied')
+    query = """SELECT tick.time, wanted, (SELECT count(*) FROM change WHERE tick = tick.id AND status = 'applied')
                FROM tick WHERE tick.time > ? ORDER BY tick.id"""
     return [(float(a), int(b), int(c)) for a, b, c in journal.execute(query, (when,)).fetchall()]
 
 
+@contextmanager
+def patient_plugin(lab: Lab) -> Iterator[None]:
+    """A machine that runs other tests beside this one may miss the plugin's 30 ms; that is another test's matter."""
+    settings, script = lab.directory / "slurm_rl_settings.lua", lab.directory / "job_submit.lua"
+    text = settings.read_text()
+
+    def use(content: str) -> None:
+        settings.write_text(content)
+        newer = script.stat().st_mtime + 2  # slurmctld loads a script anew whose time is newer by whole seconds
+        os.utime(script, (newer, newer))
+
+    use(re.sub(r"deadline_ms = \d+", "deadline_ms = 1000", text))
+    try:
+        yield
+    finally:
+        use(text)
+
+
 def test_five_hundred_jobs_are_in_order_after_two_ticks_of_the_default_budget(lab: Lab) -> None:
     """The plugin's advice brings them near it as they come; two ticks of at most 200 updates do the rest."""
-    submit_mixed(lab, 500)
+    with patient_plugin(lab):
+        submit_mixed(lab, 500)
     submitted = time.time()
     before = waiting(lab)
     assert len(before) == 500
+    assert sum(j.site_factor == 0 for j in before) < 50, "nearly every job was advised"
     advised = kendall(by_slurm(before), by_limit(before))
     until(lambda: len(ticks_since(lab, submitted)) >= 3, "two ticks are over", 60)
     after = ticks_since(lab, submitted)
     # The third tick has begun: whatever it writes comes at 20 a second, and what stands now is the work of two.
     jobs = waiting(lab)
     tau = kendall(by_slurm(jobs), by_limit(jobs))
-    print(f"Kendall tau at submission {advised:.4f}, after two ticks {tau:.4f}, updates {[n for _, _, n in after]}")
+    print(f"Kendall tau at submission {advised:.4f}, after two ticks {tau:.4f}, updates {[n for _, *n in after]}")
     assert tau >= 0.99, after
     assert all(count <= Config().updates_per_tick for _, _, count in after)
     shown = {int(row.split()[0]): int(row.split()[1]) for row in lab.run("sprio", "-h", "-o", "%i %S").splitlines()}
