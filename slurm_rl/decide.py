@@ -21,7 +21,7 @@ from slurm_rl.domain.tables import World, enough_rows
 from slurm_rl.errors import unknown_name
 from slurm_rl.jit import kernel
 from slurm_rl.linking import link_kernels
-from slurm_rl.place.kernels import GREEDY, PLACERS
+from slurm_rl.place.kernels import MIP, PLACERS
 from slurm_rl.place.plan import Planner
 from slurm_rl.policy.fairshare import fair_tree, hold
 from slurm_rl.policy.heuristics import GIVEN, MULTIFACTOR
@@ -81,13 +81,10 @@ def decide(
     for key, value in settings.items():
         world[key] = value
     world["calculated"] = calculated
-    if PLACERS[placement] >= GREEDY:
-        planner = planner or Planner()
-        world["prefer"] = world["speed"].copy()
-        if len(world["hint_of"]) == 0:
-            world["hint_of"] = np.zeros(len(world["jobs"]), dtype=np.int64)
-    else:
-        planner = None
+    world["prefer"] = world["speed"].copy()
+    planner = (planner or Planner()) if PLACERS[placement] == MIP else None
+    if planner is not None and len(world["hint_of"]) == 0:
+        world["hint_of"] = np.zeros(len(world["jobs"]), dtype=np.int64)
     link_kernels(world)
     link(world, "order_queue")
     _make_scratch(world)

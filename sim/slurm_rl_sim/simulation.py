@@ -31,7 +31,7 @@ from slurm_rl.domain.tables import World, enough_rows, fill_views
 from slurm_rl.errors import InputError, unknown_name
 from slurm_rl.jit import kernel
 from slurm_rl.linking import link_kernels
-from slurm_rl.place.kernels import GREEDY, MIP, PLACERS
+from slurm_rl.place.kernels import MIP, PLACERS
 from slurm_rl.place.plan import Planner
 from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT
 from slurm_rl.policy.heuristics import SRPT, STATIC_PRIORITY
@@ -81,7 +81,7 @@ class Simulation:
         if not 0.0 <= influence <= 1.0:
             raise InputError(f"must be between 0 and 1, got {influence:g}", field="--influence")
         self.workload, self.policy = workload, policy
-        self.planner = (planner or Planner()) if PLACERS[placement] >= GREEDY else None
+        self.planner = (planner or Planner()) if PLACERS[placement] == MIP else None
         settings = settings_for(
             policy,
             backfill=int(BACKFILLS[backfill]),

@@ -54,6 +54,9 @@ def replay(
         typer.Option(help="Speeds of GPU types: published, T4=0.45,…, or FILE.json; default: the cluster file's."),
     ] = None,
     solver: Annotated[str, typer.Option(help="Of --placement mip: cbc or highs.")] = "cbc",
+    defer: Annotated[
+        bool, typer.Option("--defer", help="--placement mip may leave a job for later when faster GPUs are due soon.")
+    ] = False,
     influence: Annotated[
         float, typer.Option(help="Share of Slurm's weights the policy may move; 1: its order alone.")
     ] = 1,
@@ -76,11 +79,14 @@ def replay(
 ) -> None:
     """Replays and prints; `_HELP` is what users see."""
     from slurm_rl.cli.progress import progress
+    from slurm_rl.place.defer import Deferral
     from slurm_rl.place.plan import Settings
     from slurm_rl.traces.read import read_trace
     from slurm_rl_sim.replay import DEFAULT_POLICIES, find_cluster, parse_contenders, prepare, window_of
     from slurm_rl_sim.replay import replay as run_replay
 
+    if defer and placement != "mip":
+        raise InputError("needs --placement mip", field="--defer")
     contenders = parse_contenders(policy if policy is not None else DEFAULT_POLICIES, backfill)
     jobs = read_trace(trace, format=format)
     on = find_cluster(jobs, trace, cluster)
@@ -94,7 +100,7 @@ def replay(
             preempt=preempt,
             events=_events(outages),
             weights=_weights(weights),
-            planning=Settings(solver=solver),
+            planning=Settings(solver=solver, deferral=Deferral() if defer else None),
             on_progress=on_progress,
         )
     if jobs_out is not None:

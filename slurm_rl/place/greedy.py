@@ -6,8 +6,6 @@ import math
 
 from slurm_rl.place.problem import Job, Node, Problem, State, Where, spans
 
-_NO_SLOTS = State(0, 0, 0, 0)
-
 
 class Nodes:
     """Nodes by the state they are in now; which node it is, is remembered from its first state on."""
@@ -84,7 +82,7 @@ def _on_one_node(problem: Problem, nodes: Nodes, job: Job) -> tuple[float, State
     gpus, cpus, mem = ask.units * ask.gpu, ask.units * ask.cpu, ask.units * ask.mem
     costs = {k: problem.cost(job, problem.kinds[k].gpu_type) for k in ask.kinds}
     least, best = math.inf, None
-    if ask.share or next(iter(problem.nodes), _NO_SLOTS).slots:
+    if problem.shared:
         for state in nodes.states():
             then = problem.whole(state, ask)
             if then is not None:

@@ -95,18 +95,13 @@ def lower_bound(problem: Problem) -> float:
     total = 0.0
     asks: dict[tuple[Ask, tuple[float, ...]], float | None] = {}
     # The most that a job can save on one node: what the node cost before.
-    gpus = max((kind.gpus for kind in problem.kinds), default=0)
-    relief = problem.weights.partial + problem.weights.blocked * gpus * sum(share for _, _, share in problem.mix)
+    relief = problem.weights.partial
     for rank, job in enumerate(problem.jobs):
         key = (job.ask, job.seconds)
         if key not in asks:
-            rooms: dict[int, int] = {}
-            for state, count in problem.nodes.items():
-                if state.kind in job.ask.kinds:
-                    gpu_type = problem.kinds[state.kind].gpu_type
-                    rooms[gpu_type] = rooms.get(gpu_type, 0) + count * state.room(job.ask, job.ask.units)
-            costs = [problem.cost(job, k) for k, room in rooms.items() if room >= job.ask.units]
-            asks[key] = min(costs) if costs else None
+            possible = set(spans(problem, job.ask))
+            possible |= {problem.kinds[s.kind].gpu_type for s in problem.nodes if problem.whole(s, job.ask) is not None}
+            asks[key] = min((problem.cost(job, k) for k in possible), default=None)
         least = asks[key]
         if least is not None:
             nodes = job.ask.units if spans(problem, job.ask) else 1

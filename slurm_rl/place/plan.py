@@ -1,8 +1,7 @@
-"""Plans where the jobs at the head of the queues go, and writes it into a World as preferences and hints.
+"""Plans where the jobs at the head of the queues go, and writes it into a World as hints.
 
-Which jobs start stays with the order and the backfill rule. `prefer` tells the placers `greedy` and `mip` which GPU
-type each class of jobs should rather take; a hint names nodes for one job. A pass follows a hint as far as the nodes
-have room when the job's turn comes.
+Which jobs start stays with the order and the backfill rule. A hint names nodes for one job; a pass follows it as far as
+the nodes have room when the job's turn comes.
 """
 
 from __future__ import annotations
@@ -13,13 +12,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from slurm_rl.domain.arrays import LOG, NOW, Array
+from slurm_rl.domain.arrays import LOG, NEVER, NOW, Array
 from slurm_rl.domain.tables import World
 from slurm_rl.errors import InputError, unknown_name
-from slurm_rl.place.kernels import GREEDY, MIP
+from slurm_rl.place.defer import Deferral, put_off
+from slurm_rl.place.greedy import place_greedily
+from slurm_rl.place.kernels import MIP
 from slurm_rl.place.mip import SOLVERS, solve
 from slurm_rl.place.problem import Ask, Job, NodeKind, Problem, State, Weights, Where
 
+_FIRSTFIT = 1  # backfill rules are above this layer
 _REMEMBERED = 1024
 _Spots = list[tuple[int, int]]  # nodes of a job, and its units on each
 _ASKED = ("units", "per_node", "cpu", "mem", "gpu", "share")
@@ -34,6 +36,7 @@ class Settings:
     seconds: float = 1.0  # for one solution
     gap: float = 0.01
     solver: str = "cbc"
+    deferral: Deferral | None = None  # None: a job that fits is never left for later
 
     def __post_init__(self) -> None:
         if self.jobs < 1:
@@ -53,6 +56,7 @@ class Tally:
     solved: int = 0  # problems that greedy did not settle
     remembered: int = 0  # problems met before
     improved: int = 0  # problems in which the solver beat greedy
+    deferred: int = 0  # times that a job was left for later
     failed: int = 0  # problems without an answer of the solver
     seconds: float = 0.0
 
@@ -68,43 +72,64 @@ class Planner:
         self._solved: OrderedDict[object, dict[int, Where]] = OrderedDict()
 
     def plan(self, world: World, queues: Sequence[tuple[int, Array]]) -> None:
-        """Writes preferences, and hints for `mip`; `queues` holds (pool, its waiting jobs in order)."""
-        placer = int(world["placer"])
-        if placer < GREEDY:
+        """Writes hints for the placer `mip`; `queues` holds (pool, its waiting jobs in order)."""
+        if world["placer"] != MIP:
             return
         self.tally.passes += 1
         if self._map is None or self._map.source is not world["kind_node"]:
             self._map = _Map(world)
         known = self._map
-        demand = known.demand(world, np.concatenate([q for _, q in queues]) if queues else np.zeros(0, np.int64))
-        world["prefer"][:] = world["speed"] / (1.0 + self.settings.weights.demand * demand)
-        if placer != MIP:
-            return
-        hint_of = world["hint_of"]
+        hint_of, pools = world["hint_of"], world["pools"]
         hint_of[hint_of > 0] = 0
-        rows: list[tuple[int, int]] = []
-        for pool, queue in queues:
-            for job, spots in self._of_pool(known, world, pool, queue, demand).items():
-                hint_of[job] = 1 + len(rows)
-                rows += spots
-        world["hint"] = np.array(rows, dtype=LOG)
+        spots_of: list[tuple[int, int]] = []
+        for pool, ordered in queues:
+            if pools["change"][pool] == 0 and pools["due"][pool] == 0:
+                continue  # it has no pass: who was left for later stays so
+            if (hint_of[ordered] < 0).any():
+                # Who was left for later may start now though nothing has ended: that takes a whole pass.
+                pools["change"][pool] = max(int(pools["change"][pool]), 2)
+                hint_of[ordered] = 0
+            queue = self._later(world, pool, ordered)
+            for job, spots in self._of_pool(known, world, pool, queue).items():
+                hint_of[job] = 1 + len(spots_of)
+                spots_of += spots
+        world["hint"] = np.array(spots_of, dtype=LOG)
+        later = hint_of[hint_of < 0]
+        world["wake"] = -int(later.max()) if len(later) else NEVER
 
-    def _of_pool(
-        self, known: _Map, world: World, pool: int, queue: Array, demand: Array
-    ) -> dict[int, list[tuple[int, int]]]:
+    def _later(self, world: World, pool: int, queue: Array) -> Array:
+        """Puts jobs off for which something better is expected; the rest of the queue."""
+        rules = self.settings.deferral
+        if rules is None:
+            return queue
+        off = put_off(world, pool, queue, int(world["clock"]), 1.0 / world["speed"], rules)
+        if not off:
+            return queue
+        self.tally.deferred += len(off)
+        for job, until in off.items():
+            world["hint_of"][job] = -until
+        return queue[world["hint_of"][queue] == 0]
+
+    def _of_pool(self, known: _Map, world: World, pool: int, queue: Array) -> dict[int, list[tuple[int, int]]]:
         """Nodes of the jobs at the head of a queue: those that start in order, and the first that would not."""
         head = known.startable(world, pool, queue[: self.settings.jobs])
+        shapes = world["shapes"][world["jobs"]["request"][head]]
+        head = head[shapes["gpu"] + shapes["share"] > 0]  # jobs without GPUs go best-fit, wherever they are
         if len(head) < 2:
             return {}  # one job: the placer alone finds its best type and node
         jobs = known.jobs(world, head)
         states, members = known.states(world, pool)
-        problem = Problem(
-            jobs,
-            known.kinds,
-            states,
-            demand=demand.tolist(),
-            weights=self.settings.weights,
-        )
+
+        weights = self.settings.weights
+        problem = Problem(jobs, known.kinds, states, weights=weights)
+        if world["backfill"] != _FIRSTFIT:
+            # What starts behind the first blocked job is up to the backfill rule: nobody gives way to it here.
+            started = place_greedily(problem)
+            blocked = next((rank for rank in range(len(jobs)) if rank not in started), len(jobs))
+            if blocked + 1 < len(jobs):
+                problem = Problem(jobs[: blocked + 1], known.kinds, states, weights=weights)
+            if not blocked:
+                return {}
         self.tally.problems += 1
         where = self._answer(problem)
         # From states back to nodes: those counted as equal, one after the other.
@@ -117,7 +142,7 @@ class Planner:
         }
 
     def _answer(self, problem: Problem) -> dict[int, Where]:
-        key = (problem.jobs, problem.demand, tuple(problem.nodes.items()))
+        key = (problem.jobs, tuple(problem.nodes.items()))
         known = self._solved.get(key)
         if known is not None:
             self._solved.move_to_end(key)
@@ -152,26 +177,8 @@ class _Map:
         self.kind_of = alike.reshape(-1).astype(np.int64)
         self.kinds = tuple(NodeKind(int(nodes["type"][n]), int(nodes["gpu"][n])) for n in first.tolist())
         self.accepts = [frozenset(np.flatnonzero(member[k, first]).tolist()) for k in range(kinds)]
-        types = world["speed"].shape[1]
-        self.capacity = np.maximum(np.bincount(nodes["type"], weights=nodes["gpu"], minlength=types), 1.0)
-        offered = np.zeros((len(world["pools"]), types), dtype=bool)
-        with_gpus = nodes["gpu"] > 0
-        offered[nodes["pool"][with_gpus], nodes["type"][with_gpus]] = True
         shapes = world["shapes"]
-        self.insists = np.zeros((len(shapes), types))
-        for i, s in enumerate(shapes):
-            if s["gpu"] + s["share"] == 0:
-                continue
-            accepted = np.zeros(types, dtype=bool)
-            accepted[np.unique(nodes["type"][listed[ptr[s["kind"]] : ptr[s["kind"] + 1]]])] = True
-            if accepted.sum() < offered[s["pool"]].sum():
-                self.insists[i, accepted] = s["units"] * (s["gpu"] + s["share"] / 1000.0) / accepted.sum()
         self.asks = [Ask._make([*(int(s[f]) for f in _ASKED), self.accepts[s["kind"]]]) for s in shapes]
-
-    def demand(self, world: World, waiting: Array) -> Array:
-        """By GPU type, the GPUs that waiting jobs insist on (they would not take every type), as a share of all."""
-        rows = world["jobs"]["request"][waiting]
-        return self.insists[rows].sum(axis=0) / self.capacity
 
     def startable(self, world: World, pool: int, queue: Array) -> Array:
         """The first jobs of a queue up to the one with which the pool's sums are used up."""
@@ -193,11 +200,18 @@ class _Map:
         first, last = int(world["pools"]["first_node"][pool]), int(world["pools"]["last_node"][pool])
         free = world["free"][NOW, first:last]
         used = world["used"][NOW, first:last]
-        some = np.flatnonzero(free[:, 0] > 0)
-        members: dict[State, list[int]] = {}
-        slots = -np.sort(-used[some], axis=1)
+        some = np.flatnonzero((free[:, 0] > 0) | (free[:, 2] > 0))
         gpus = world["nodes"]["gpu"][first:last][some]
-        rows = np.column_stack([self.kind_of[first:last][some], free[some][:, [2, 0, 1]]]).tolist()
-        for n, row, taken, total in zip(some.tolist(), rows, slots.tolist(), gpus.tolist(), strict=True):
-            members.setdefault(State._make([*row, tuple(taken[len(taken) - total :])]), []).append(first + n)
-        return {state: len(numbers) for state, numbers in members.items()}, members
+        columns = np.column_stack(
+            [self.kind_of[first:last][some], free[some][:, [2, 0, 1]], gpus, -np.sort(-used[some], axis=1)]
+        ).astype(np.int64)
+        keys = columns.view(np.dtype((np.void, columns.shape[1] * 8))).reshape(-1)
+        _, chosen, which = np.unique(keys, return_index=True, return_inverse=True)
+        order = np.argsort(which, kind="stable")
+        cuts = np.searchsorted(which[order], np.arange(len(chosen) + 1)).tolist()
+        numbers = (some[order] + first).tolist()
+        members: dict[State, list[int]] = {}
+        for k, row in enumerate(columns[chosen].tolist()):
+            slots = tuple(row[len(row) - row[4] :]) if len(row) > 5 else ()
+            members[State(row[0], row[1], row[2], row[3], slots)] = numbers[cuts[k] : cuts[k + 1]]
+        return {state: len(found) for state, found in members.items()}, members

@@ -21,8 +21,6 @@ GPU_MILLI = 1000
 class Weights:
     """How many seconds each thing is worth; docs/placement.md has the formula and the measurements behind these."""
 
-    demand: float = 3.0  # occupying GPUs that waiting jobs insist on: × run time × their GPUs / GPUs of the type
-    blocked: float = 0.0  # a free GPU on a node on which the queue's jobs do not fit (× their share of the queue)
     partial: float = 60.0  # a node that is neither empty nor full
     node: float = 60.0  # each node of a job beyond its first
 
@@ -48,12 +46,6 @@ class State(NamedTuple):
     def idle_gpus(self) -> float:
         """Free GPUs, shares included."""
         return self.gpu + sum(GPU_MILLI - used for used in self.slots if 0 < used < GPU_MILLI) / GPU_MILLI
-
-    def offers(self, gpus: int, milli: int) -> bool:
-        """Whether so many whole GPUs are free, or such a share of one."""
-        if milli:
-            return any(used + milli <= GPU_MILLI for used in self.slots)
-        return self.gpu >= gpus
 
     def room(self, ask: Ask, wanted: int) -> int:
         """How many units of a request fit, at most `wanted`."""
@@ -122,24 +114,21 @@ class Problem:
         kinds: Sequence[NodeKind],
         nodes: Mapping[State, int],
         *,
-        demand: Sequence[float] = (),
-        mix: Sequence[tuple[int, int, float]] = (),
         weights: Weights | None = None,
     ) -> None:
-        """`demand`: by GPU type, GPUs that waiting jobs insist on as a share of the type's. `mix`: what waiting jobs
-        want of one node, as (GPUs, thousandths of a GPU, share of the queue)."""
         self.jobs = tuple(jobs)
         self.kinds = tuple(kinds)
         self.weights = weights or Weights()
-        self.demand, self.mix = tuple(demand), tuple(mix)
         self._limits = [self._usable(k) for k in range(len(kinds))]
         self.alike: dict[State, State] = {s: self._canonical(s) for s in nodes}  # as given -> as counted
         self.nodes: dict[State, int] = {}
         for state, count in nodes.items():
             same = self.alike[state]
             self.nodes[same] = self.nodes.get(same, 0) + count
+        self.shared = any(state.slots for state in self.nodes)  # whether GPUs are told apart one by one
         self._standing: dict[tuple[int, int, tuple[int, ...]], float] = {}
         self._gains: dict[tuple[int, int], list[float]] = {}
+        self.known_spans: dict[Ask, frozenset[int]] = {}
         self._moves: dict[Ask, dict[State, State | None]] = {}
 
     def _usable(self, kind: int) -> tuple[float, int, float, int]:
@@ -179,20 +168,16 @@ class Problem:
         return known[state]
 
     def cost(self, job: Job, gpu_type: int) -> float:
-        """Seconds that it costs to run a job on a type: its run time, dearer on types that others insist on."""
-        pressure = self.demand[gpu_type] if self.demand else 0.0
-        return job.seconds[gpu_type] * (1.0 + self.weights.demand * pressure)
+        """Seconds that it costs to run a job on a type: its run time there."""
+        return job.seconds[gpu_type]
 
     def standing(self, state: State) -> float:
-        """Seconds that a node in this state costs: for being partly used, and for GPUs that the queue cannot use."""
+        """Seconds that a node in this state costs: those of a partly used one, or none."""
         key = (state.kind, state.gpu, state.slots)
         if key not in self._standing:
             part = state.slots and any(0 < used < GPU_MILLI for used in state.slots)
-            cost = self.weights.partial if part or 0 < state.gpu < self.kinds[state.kind].gpus else 0.0
-            if self.weights.blocked:
-                misfit = sum(share for gpus, milli, share in self.mix if not state.offers(gpus, milli))
-                cost += self.weights.blocked * state.idle_gpus * misfit
-            self._standing[key] = cost
+            part = part or 0 < state.gpu < self.kinds[state.kind].gpus
+            self._standing[key] = self.weights.partial if part else 0.0
         return self._standing[key]
 
     def gain(self, kind: int, gpus: int) -> list[float]:
@@ -208,10 +193,7 @@ class Problem:
         """What starting each job is worth: more than anything it could cost the others, the earlier the more."""
         types = {k.gpu_type for k in self.kinds}
         dearest = sum(max((self.cost(j, t) for t in types), default=0.0) for j in self.jobs)
-        gpus = max((k.gpus for k in self.kinds), default=0)
-        nodes = (self.weights.partial + self.weights.node + self.weights.blocked * gpus) * sum(
-            j.ask.units for j in self.jobs
-        )
+        nodes = (self.weights.partial + self.weights.node) * sum(j.ask.units for j in self.jobs)
         big, count = 1.0 + dearest + nodes, max(len(self.jobs), 1)
         return tuple(
             big * (2.0 - rank / count) if j.patience is None else j.patience for rank, j in enumerate(self.jobs)
@@ -222,6 +204,12 @@ def spans(problem: Problem, ask: Ask) -> frozenset[int]:
     """GPU types on which a job would take several nodes: at first, none of them holds all of it."""
     if ask.units == 1:
         return frozenset()
+    if ask not in problem.known_spans:
+        problem.known_spans[ask] = _spans(problem, ask)
+    return problem.known_spans[ask]
+
+
+def _spans(problem: Problem, ask: Ask) -> frozenset[int]:
     rooms: dict[int, list[int]] = {}
     for state, count in problem.nodes.items():
         if state.kind in ask.kinds:

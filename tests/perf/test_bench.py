@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,13 @@ from perf import peer
 from perf.conftest import ROOT
 from perf.inputs import CORES, COUNTS, NODES, Load, generate
 from perf.measure import Cost, Report, Row, best_of, command
+from perf.placement import a_batch, packed, packed_by_dot_product, shuffled_pods
 from perf.reference import on_counts, on_nodes
 from slurm_rl.domain.arrays import GPU, NOW
 from slurm_rl.domain.cluster import Cluster, NodeClass
+from slurm_rl.place.greedy import place_greedily
 from slurm_rl.place.kernels import place
+from slurm_rl.place.mip import solve
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.trace import make_trace
@@ -277,6 +281,58 @@ def test_tier_placement(report: Report) -> None:
         cost = best_of(5, lambda: lambda: place(world.record[0], 0, 0))
         slowest = max(slowest, cost.cpu)
     report.add(Row("tier: 128 GPUs on 256 nodes, slowest", "ms", slowest * 1e3, 1.0))
+
+
+def test_mip_placement(report: Report) -> None:
+    """64 jobs on nodes of seven types, from half empty to nearly full: greedy, and building and solving the model."""
+    rows: list[dict[str, float | str]] = []
+    solved: list[float] = []
+    greedy: list[float] = []
+    for nodes in (100, 1_000, 10_000):
+        times, first, optimal = [], [], 0
+        for seed in range(20):
+            full = (0.5, 0.8, 0.92, 0.96)[seed % 4]
+            problem = a_batch(nodes, 64, seed, full)
+            first.append(best_of(3, partial(partial, place_greedily, problem)).cpu)
+            problem = a_batch(nodes, 64, seed, full)
+            used = time.process_time()
+            optimal += solve(problem).is_optimal
+            times.append(time.process_time() - used)
+        p95 = float(np.percentile(times, 95))
+        worst = float(np.percentile(first, 95)) * 1e3
+        rows.append({"nodes": nodes, "greedy ms": worst, "solve p95 s": p95, "within 1% of 20": float(optimal)})
+        if nodes == 1_000:
+            solved, greedy = times, first
+    report.tables["placing 64 jobs, by number of nodes of seven types"] = rows
+    report.add(Row("mip: 64 jobs, 1,000 nodes, p95", "s", float(np.percentile(solved, 95)), 1.0))
+    report.add(Row("its greedy start, p95", "ms", float(np.percentile(greedy, 95)) * 1e3, 5.0))
+
+
+def test_mip_replay(report: Report, traces: Path) -> None:
+    """Venus, whose nodes are all alike, with plans for every pass."""
+    path = traces / "helios_venus_sept2020.csv.gz"
+    trace = read_trace(path)
+    prepared = prepare(trace, find_cluster(trace, path, None))
+    run = simulation(prepared, "sjf-age@user", "easy", "mip")
+    wall, cpu = time.perf_counter(), time.process_time()
+    run.run()
+    cpu = time.process_time() - cpu
+    report.add(Row("Venus, sjf-age@user, EASY, mip", "s", cpu, 300.0, time.perf_counter() - wall))
+
+
+def test_packing(report: Report, traces: Path) -> None:
+    """openb's pods in random order on openb's cluster: GPUs given out, in percent."""
+    rows: list[dict[str, float | str]] = []
+    for name in ("best-fit", "spread", "round-robin", "first-fit", "dot product", "mip"):
+        shares = []
+        for seed in range(2):
+            trace, cluster = shuffled_pods(traces, seed)
+            if name == "dot product":
+                shares.append(packed_by_dot_product(trace, cluster))
+            else:
+                shares.append(packed(trace, cluster, name))
+        rows.append({"placement": name} | {k: 100 * float(np.mean([s[k] for s in shares])) for k in shares[0]})
+    report.tables["openb gpuspec33 in random order, % of GPUs given out (pods refused × 100)"] = rows
 
 
 def test_targets_are_met(report: Report) -> None:

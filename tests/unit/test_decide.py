@@ -10,6 +10,8 @@ import pytest
 from slurm_rl.decide import Guardrails, decide
 from slurm_rl.domain.build import build
 from slurm_rl.domain.cluster import Cluster, NodeClass
+from slurm_rl.place.defer import Deferral
+from slurm_rl.place.plan import Planner, Settings
 from slurm_rl.policy.heuristics import BY_USER, LEARNED
 from slurm_rl.policy.network import LENGTH
 from slurm_rl.policy.registry import PolicySpec, parse_policy
@@ -92,6 +94,26 @@ def test_the_engine_starts_what_decide_plans(policy: str, backfill: str, placeme
             }
             assert planned == done, f"seed {seed}, time {now}"
         assert passes > 5, "a replay in which nothing starts proves nothing"
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "sjf@user"])
+@pytest.mark.parametrize("backfill", ["none", "firstfit", "easy"])
+def test_jobs_that_are_left_for_later_are_the_same_in_both(policy: str, backfill: str) -> None:
+    rules = Settings(deferral=Deferral(seconds=1000.0, share=2.0, times=4, gain=0.1))
+    deferred = 0
+    for seed in range(2):
+        planner = Planner(rules)
+        simulation = a_simulation(a_workload(seed), policy, backfill=backfill, placement="mip", planner=planner)
+        while simulation.to_next_pass():
+            spec = parse_policy(policy)
+            plan = decide(simulation.snapshot(), spec, backfill=backfill, placement="mip", planner=Planner(rules))
+            waiting = set(np.flatnonzero(simulation.world["live"]["start"] < 0).tolist())
+            simulation.finish_pass()
+            started = {j for j in waiting if simulation.world["live"]["start"][j] >= 0}
+            assert started == {s.job for s in plan.starts}, f"seed {seed}, time {simulation.now}"
+        deferred += planner.tally.deferred
+        assert (simulation.world["live"]["start"] >= 0).all(), "a job that is left for later still runs"
+    assert deferred > 0
 
 
 def test_decide_leaves_the_snapshot_as_it_was() -> None:

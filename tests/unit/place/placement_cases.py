@@ -49,17 +49,11 @@ def a_problem(seed: int, *, shares: bool = False) -> tuple[Problem, list[State]]
         jobs.append(Job(ask, (run / rng.choice([1.0, 2.0]), run / rng.choice([0.5, 1.0])), patience))
     if rng.random() < 0.4:
         jobs.append(jobs[0])
-    weights = Weights(
-        demand=rng.choice([0.0, 1.0]),
-        blocked=rng.choice([0.0, 7.0]),
-        partial=rng.choice([0.0, 5.0]),
-        node=rng.choice([0.0, 3.0]),
-    )
+    weights = Weights(rng.choice([0.0, 5.0]), rng.choice([0.0, 3.0]))
     count = {}
     for state in nodes:
         count[state] = count.get(state, 0) + 1
-    mix = [(1, 0, 0.5), (2, 0, 0.3), (4, 0, 0.2)]
-    return Problem(jobs, kinds, count, demand=(0.25, 0.5), mix=mix, weights=weights), nodes
+    return Problem(jobs, kinds, count, weights=weights), nodes
 
 
 class Cluster:
@@ -114,8 +108,7 @@ def cost_by_hand(problem: Problem, nodes: list[State], placed: Named) -> float |
             if not cluster.put(n, job.ask, units):
                 return None
         gpu_type = problem.kinds[nodes[spots[0][0]].kind].gpu_type
-        run = job.seconds[gpu_type] * (1 + problem.weights.demand * problem.demand[gpu_type])
-        total += run + problem.weights.node * (len(spots) - 1) - problem.values[rank]
+        total += job.seconds[gpu_type] + problem.weights.node * (len(spots) - 1) - problem.values[rank]
     for n, before in enumerate(nodes):
         total += _standing(problem, before.kind, cluster.gpu[n], cluster.used[n])
         total -= _standing(problem, before.kind, before.gpu, list(before.slots))
@@ -124,10 +117,7 @@ def cost_by_hand(problem: Problem, nodes: list[State], placed: Named) -> float |
 
 def _standing(problem: Problem, kind: int, free: int, used: list[int]) -> float:
     shared = [u for u in used if 0 < u < 1000]
-    partial = 0 < free < problem.kinds[kind].gpus or bool(shared)
-    idle = free + sum(1000 - u for u in shared) / 1000
-    blocked = sum(share for gpus, _, share in problem.mix if free < gpus)
-    return problem.weights.partial * partial + problem.weights.blocked * idle * blocked
+    return problem.weights.partial * (0 < free < problem.kinds[kind].gpus or bool(shared))
 
 
 def ways(problem: Problem, nodes: list[State], job: Job) -> list[tuple[tuple[int, int], ...]]:

@@ -45,7 +45,7 @@ def one_type(jobs: list[Job], free: list[int], weights: Weights) -> Problem:
 
 def test_a_partly_used_node_counts_exactly_when_it_is_one() -> None:
     # Two jobs of 4 GPUs on empty nodes of 8: together they fill one node, and no node is left partly used.
-    weights = Weights(demand=0, blocked=0, partial=5.0, node=0)
+    weights = Weights(partial=5.0, node=0)
     problem = one_type([Job(an_ask(4), (10.0,)), Job(an_ask(4), (10.0,))], [8, 8, 8], weights)
     solution = solve(problem, gap=0.0)
     assert solution.cost + sum(problem.values) == pytest.approx(20.0)
@@ -62,7 +62,7 @@ def test_greedy_takes_the_last_room_of_a_type_and_the_solver_gives_it_to_whom_it
     # One GPU of the fast type, one of the slow: the first job gains 10 s by the fast one, the second 1,000 s.
     kinds = [NodeKind(0, 1), NodeKind(1, 1)]
     jobs = [Job(an_ask(1, kinds=(0, 1)), (10.0, 20.0)), Job(an_ask(1, kinds=(0, 1)), (1000.0, 2000.0))]
-    problem = Problem(jobs, kinds, {State(0, 1, 0, 0): 1, State(1, 1, 0, 0): 1}, weights=Weights(0, 0, 0, 0))
+    problem = Problem(jobs, kinds, {State(0, 1, 0, 0): 1, State(1, 1, 0, 0): 1}, weights=Weights(0, 0))
     assert evaluate(problem, place_greedily(problem)) + sum(problem.values) == pytest.approx(10 + 2000)
     solution = solve(problem)
     assert solution.winner == "cbc"
@@ -74,7 +74,7 @@ def test_a_better_packing_starts_a_job_that_greedy_leaves_out() -> None:
     # 2 GPUs go to the empty node of 4 on the fast type; then the job of 4 that needs that type finds no room.
     kinds = [NodeKind(0, 4), NodeKind(1, 4)]
     jobs = [Job(an_ask(2, kinds=(0, 1)), (10.0, 20.0)), Job(an_ask(4, kinds=(0,)), (10.0, 10.0))]
-    problem = Problem(jobs, kinds, {State(0, 4, 0, 0): 1, State(1, 4, 0, 0): 1}, weights=Weights(0, 0, 0, 0))
+    problem = Problem(jobs, kinds, {State(0, 4, 0, 0): 1, State(1, 4, 0, 0): 1}, weights=Weights(0, 0))
     assert sorted(place_greedily(problem)) == [0]
     assert sorted(solve(problem).where) == [0, 1]
 
@@ -82,7 +82,7 @@ def test_a_better_packing_starts_a_job_that_greedy_leaves_out() -> None:
 def test_no_job_that_greedy_starts_loses_its_start() -> None:
     # The first job takes the node that two later ones could share: order is the policy's business.
     jobs = [Job(an_ask(8), (10.0,)), Job(an_ask(4), (1.0,)), Job(an_ask(4), (1.0,))]
-    problem = one_type(jobs, [8], Weights(0, 0, 0, 0))
+    problem = one_type(jobs, [8], Weights(0, 0))
     assert sorted(solve(problem, gap=0.0).where) == [0]
 
 
@@ -107,14 +107,14 @@ def test_relabelling_nodes_and_types_changes_nothing(seed: int) -> None:
     for state in reversed(nodes):
         moved = state._replace(kind=back - state.kind)
         count[moved] = count.get(moved, 0) + 1
-    other = Problem(jobs, kinds, count, demand=problem.demand[::-1], mix=problem.mix, weights=problem.weights)
+    other = Problem(jobs, kinds, count, weights=problem.weights)
     assert solve(other, gap=0.0).cost == pytest.approx(solve(problem, gap=0.0).cost, abs=1e-5)
 
 
 def test_a_job_waits_if_what_it_could_have_now_costs_more_than_its_patience() -> None:
     slow = {State(0, 4, 0, 0): 1}
     for patience, starts in ((500.0, False), (1500.0, True)):
-        problem = Problem([Job(an_ask(1), (1000.0,), patience)], [NodeKind(0, 4)], slow, weights=Weights(0, 0, 0, 0))
+        problem = Problem([Job(an_ask(1), (1000.0,), patience)], [NodeKind(0, 4)], slow, weights=Weights(0, 0))
         assert (0 in solve(problem).where) is starts
         assert (0 in place_greedily(problem)) is starts
 
