@@ -127,7 +127,7 @@ class Problem:
             self.nodes[same] = self.nodes.get(same, 0) + count
         self.shared = any(state.slots for state in self.nodes)  # whether GPUs are told apart one by one
         self._standing: dict[tuple[int, int, tuple[int, ...]], float] = {}
-        self._gains: dict[tuple[int, int], list[float]] = {}
+        self._gains: dict[int, list[list[float]]] = {}
         self.known_spans: dict[Ask, frozenset[int]] = {}
         self._moves: dict[Ask, dict[State, State | None]] = {}
 
@@ -180,13 +180,14 @@ class Problem:
             self._standing[key] = self.weights.partial if part else 0.0
         return self._standing[key]
 
-    def gain(self, kind: int, gpus: int) -> list[float]:
-        """What taking so many whole GPUs of a node changes in its standing cost, by how many are free on it."""
-        key = (kind, gpus)
-        if key not in self._gains:
-            cost = [self.standing(State(kind, free, 0, 0)) for free in range(self.kinds[kind].gpus + 1)]
-            self._gains[key] = [cost[free - gpus] - cost[free] if free >= gpus else 0.0 for free in range(len(cost))]
-        return self._gains[key]
+    def gains(self, gpus: int) -> list[list[float]]:
+        """What taking so many whole GPUs changes in a node's standing cost, by its kind and how many are free on it."""
+        if gpus not in self._gains:
+            self._gains[gpus] = []
+            for kind, node in enumerate(self.kinds):
+                cost = [self.standing(State(kind, free, 0, 0)) for free in range(node.gpus + 1)]
+                self._gains[gpus].append([cost[f - gpus] - cost[f] if f >= gpus else 0.0 for f in range(len(cost))])
+        return self._gains[gpus]
 
     @cached_property
     def values(self) -> tuple[float, ...]:

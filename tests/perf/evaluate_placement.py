@@ -1,0 +1,114 @@
+"""Placements compared on mixed GPUs, with paired confidence intervals: the figures of docs/placement.md.
+
+PYTHONPATH=tests .venv/bin/python -m perf.evaluate_placement [SEEDS] [POLICY]
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from slurm_rl.cli.app import main as slurm_rl
+from slurm_rl.domain.cluster import Cluster, read_cluster
+from slurm_rl.traces.read import read_trace
+from slurm_rl.traces.trace import make_trace
+from slurm_rl_sim.replay import Prepared, parse_contenders, prepare, replay
+
+ROOT = Path(__file__).resolve().parents[2]
+TRACES = ROOT.parent / "shared" / "traces"
+PLACEMENTS = ("best-fit", "tier", "greedy", "mip")
+FIGURES = ("mean_jct", "mean_wait", "p99_wait")
+LOAD = 0.95
+# openb's types, its two anonymous ones as what they are taken for (G2: A10, G3: A100), V100 = 1.
+SPEED = {"G2": 0.9, "G3": 2.0, "T4": 0.45, "P100": 0.55, "V100M16": 1.0, "V100M32": 1.0, "A10": 0.9}
+# PAI's types on openb: MISC takes any, V100 takes what is of its class or better.
+ACCEPTS = {"MISC": "", "T4": "T4", "P100": "P100", "V100": "G2|G3|V100M16|V100M32"}
+_T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
+
+
+def venus_on_openb(seed: int) -> Prepared:
+    """Venus' arrivals and sizes, each job with the type of a PAI job of its size, on openb scaled down to the load."""
+    rng = np.random.default_rng(seed)
+    venus, pai = (read_trace(TRACES / f"{n}.csv.gz") for n in ("helios_venus_sept2020", "alibaba_pai_2020_jobpool"))
+    wanted, kinds = np.array(pai.gpu_type.strings()), np.full(len(venus), "", dtype=object)
+    size, pool = _size(venus.num_gpus), _size(pai.num_gpus)
+    for bucket in range(4):
+        mine = np.flatnonzero(size == bucket)
+        kinds[mine] = [ACCEPTS[k] for k in rng.choice(wanted[pool == bucket], len(mine))]
+    for kind in ("T4", "P100"):
+        kinds[(kinds == kind) & (venus.num_gpus > 16)] = ""
+    measured = np.array([SPEED.get(k, 1.0) for k in kinds])
+    work = float((venus.run_time * venus.num_gpus * measured).sum())
+    span = float(np.ptp(venus.submit_time))
+    classes = read_cluster(TRACES / "alibaba_openb_v2023.cluster.json").classes
+    classes = tuple(replace(c, speed=SPEED[c.gpu_type]) for c in classes if c.gpus)
+    scale = work / span / LOAD / _power(classes)
+    classes = tuple(replace(c, count=max(1, round(c.count * scale))) for c in classes)
+    submit = (venus.submit_time * (work / _power(classes) / LOAD / span)).astype(np.int64)
+    trace = make_trace(
+        f"venus-openb-{seed}",
+        submit,
+        run_time=venus.run_time,
+        num_gpus=venus.num_gpus,
+        gpu_type=kinds.tolist(),
+        user=venus.user.strings(),
+    )
+    return prepare(trace, Cluster("openb", classes), seed=seed)
+
+
+def _size(gpus: np.ndarray) -> np.ndarray:
+    return np.minimum(np.ceil(np.log2(np.maximum(gpus, 1))), 3).astype(int)
+
+
+def _power(classes: tuple[object, ...]) -> float:
+    return float(sum(c.count * c.gpus * c.speed for c in classes))  # type: ignore[attr-defined]
+
+
+def hetero(seed: int) -> Prepared:
+    """The bundled sample (seed 0), and others of its kind."""
+    if seed == 0:
+        return prepare(read_trace(ROOT / "traces/hetero.csv.gz"), read_cluster(ROOT / "traces/hetero.cluster.json"))
+    with tempfile.TemporaryDirectory() as folder:
+        trace, cluster = f"{folder}/t.csv.gz", f"{folder}/t.cluster.json"
+        sys.argv = ["slurm-rl", "traces", "generate", "--out", trace, "--cluster-out", cluster, "--seed", str(seed + 1)]
+        try:
+            slurm_rl()
+        except SystemExit as done:
+            if done.code:
+                raise
+        return prepare(read_trace(trace), read_cluster(cluster))
+
+
+def interval(ratios: list[float]) -> str:
+    """The geometric mean of ratios as a change in percent, with its 95% confidence interval."""
+    logs = np.log(ratios)
+    mean, half = float(logs.mean()), _T95[len(logs)] * float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    low, middle, high = (100 * (math.exp(x) - 1) for x in (mean - half, mean, mean + half))
+    return f"{middle:+.1f}% [{low:+.1f}, {high:+.1f}]"
+
+
+def main() -> None:
+    seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    policy = sys.argv[2] if len(sys.argv) > 2 else "sjf-age@user"
+    for name, workload in (("venus on openb", venus_on_openb), ("hetero", hetero)):
+        found: dict[str, list[dict[str, float]]] = {p: [] for p in PLACEMENTS}
+        for seed in range(seeds):
+            prepared = workload(seed)
+            for placement in PLACEMENTS:
+                (run,) = replay(prepared, parse_contenders(policy, "easy"), placement=placement)
+                found[placement].append({k: float(run.metrics[k] or 0.0) for k in FIGURES})
+        for placement, runs in found.items():
+            means = ", ".join(f"{k} {np.mean([r[k] for r in runs]):,.0f}" for k in FIGURES)
+            print(f"{name}, {policy}+easy, {placement}: {means}")
+            if placement != "mip":
+                ratio = {k: [m[k] / r[k] for m, r in zip(found["mip"], runs, strict=True)] for k in FIGURES}
+                print("   mip against it: " + ", ".join(f"{k} {interval(v)}" for k, v in ratio.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
