@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml
 system:          ## Debian packages for the integration tests (Slurm, munge, Lua, MariaDB, Chromium)
 	@./.ci/system-packages
 
-demo: venv       ## replay the bundled trace under the usual policies and write a report
+demo: venv       ## replay the bundled trace under the shipped model and the usual policies, and write a report
 	$(BIN)/slurm-rl replay traces/hetero.csv.gz --cluster traces/hetero.cluster.json --report out/demo.html
 
 test: venv system ## all tests (integration included where its parts are present)

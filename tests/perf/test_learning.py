@@ -1,0 +1,113 @@
+"""Speed of the learned policy: scoring a queue, replaying with it, and playing for training."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perf.measure import Report, Row, best_of
+from slurm_rl.domain.arrays import Array
+from slurm_rl.domain.cluster import Cluster, NodeClass
+from slurm_rl.jit import kernel
+from slurm_rl.policy.checkpoint import find_model, load_model
+from slurm_rl.policy.order import call_score_queue
+from slurm_rl.policy.registry import learned, parse_policy
+from slurm_rl.traces.read import read_trace
+from slurm_rl.traces.trace import make_trace
+from slurm_rl.train.rollout import play, reference_of
+from slurm_rl.train.scenes import Scene
+from slurm_rl_sim.replay import find_cluster, prepare
+from slurm_rl_sim.simulation import Simulation
+
+pytestmark = pytest.mark.perf
+
+
+@kernel
+def _score(world: Array, now: float, queue: Array, count: int, times: int) -> None:
+    for _ in range(times):
+        call_score_queue(world[0], now, queue, count)
+
+
+def a_queue(jobs: int) -> Simulation:
+    """A cluster with so many jobs waiting, of 40 users and 12 sizes, beside 200 that run."""
+    rng = np.random.default_rng(1)
+    count = jobs + 200
+    trace = make_trace(
+        "queue",
+        np.arange(count) // 50,
+        run_time=rng.integers(1000, 90_000, count),
+        time_limit=rng.choice([3600, 7200, 86_400], count) + 90_000,
+        num_gpus=np.where(np.arange(count) < 200, 1.0, rng.integers(1, 13, count)),
+        user=[f"u{k}" for k in rng.integers(0, 40, count)],
+    )
+    prepared = prepare(trace, Cluster("200 GPUs", (NodeClass(25, "V100", 8),)))
+    simulation = Simulation(prepared.workload, trace.run_time, learned(load_model(find_model("default"))))
+    simulation.run(int(trace.submit_time[-1]))
+    return simulation
+
+
+@pytest.mark.parametrize(("jobs", "target"), [(256, 0.15), (10_000, 5.0)])
+def test_scoring(report: Report, jobs: int, target: float) -> None:
+    simulation = a_queue(jobs)
+    world, pool = simulation.world, simulation.world["pools"][0]
+    queue = world["queue"][int(pool["queue_first"]) : int(pool["queue_last"])].copy()[:jobs]
+    times = max(20_000 // jobs, 3)
+    _score(world.record, float(simulation.now), queue, len(queue), 1)
+    cost = best_of(5, lambda: lambda: _score(world.record, float(simulation.now), queue, len(queue), times))
+    report.add(
+        Row(
+            f"network: features and scores of {len(queue):,}",
+            "ms",
+            cost.cpu / times * 1e3,
+            target,
+            cost.wall / times * 1e3,
+        )
+    )
+
+
+def test_venus_with_the_network(report: Report, traces: Path) -> None:
+    path = traces / "helios_venus_sept2020.csv.gz"
+    trace = read_trace(path)
+    venus = prepare(trace, find_cluster(trace, path, None))
+    policy = learned(load_model(find_model("default")))
+    cost = best_of(
+        2,
+        lambda: Simulation(venus.workload, venus.trace.run_time, policy, backfill="easy", placement="best-fit").run,
+    )
+    report.add(Row("Venus with the network, EASY", "s", cost.cpu, 30.0, cost.wall))
+
+
+def test_playing_for_training(report: Report) -> None:
+    """Turns a second on all cores, with queues of about 128 jobs."""
+    rng = np.random.default_rng(2)
+    count = 4000
+    trace = make_trace(
+        "steady queue",
+        np.concatenate([np.zeros(128, dtype=np.int64), np.sort(rng.integers(0, 200_000, count - 128))]),
+        run_time=rng.integers(500, 4500, count),
+        time_limit=rng.integers(4500, 9000, count),
+        num_gpus=rng.choice([1.0, 1.0, 2.0, 4.0], count),
+        user=[f"u{k}" for k in rng.integers(0, 30, count)],
+    )
+    scene = Scene("steady", prepare(trace, Cluster("96 GPUs", (NodeClass(12, "V100", 8),))), "easy")
+    reference = reference_of(scene, parse_policy("fcfs"))
+    net = load_model(find_model("default")).net
+    with ThreadPoolExecutor(2) as threads:
+
+        def both(seed: int) -> list[tuple[int, float]]:
+            def one(k: int) -> tuple[int, float]:
+                episode = play(scene, reference, net, temperature=0.5, seed=seed + k, rows=1_000_000)
+                return len(episode.turns), float(episode.turns["count"].mean())
+
+            return list(threads.map(one, range(4)))
+
+        both(0)
+        began = time.perf_counter()
+        played = both(10)
+        wall = time.perf_counter() - began
+    turns, length = sum(n for n, _ in played), np.mean([q for _, q in played])
+    report.add(Row(f"training turns, queue of {length:.0f}", "jobs/s", turns / wall, 20_000))
