@@ -45,6 +45,10 @@ def train(
     generations: Annotated[int, typer.Option(min=0, help="Of the search before PPO.")] = 30,
     generated: Annotated[float, typer.Option(min=0, max=1, help="Share of workloads that are made up.")] = 0.5,
     share: Annotated[float, typer.Option(min=0.05, max=1, help="Part of each trace's time to learn from.")] = 0.6,
+    goals: Annotated[str, typer.Option(help="Weights of what is sought.")] = "bsld=1,wait=0.75,p99=0.75,max=0.5",
+    starve_drain: Annotated[
+        float, typer.Option(min=0.1, help="A job that waited so many times the backlog's time goes first.")
+    ] = 2.0,
     init_from: Annotated[str | None, typer.Option(help="Start from this model (a name or a directory).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the training in OUT.")] = False,
     executor: Annotated[str, typer.Option(help="local, or slurm: submit the training as a job.")] = "local",
@@ -71,7 +75,9 @@ def train(
         scenes=scenes,
         jobs=jobs,
         generated=1.0 if not trace else generated,
-        search=SearchSettings(generations=0 if init_from else generations),
+        search=SearchSettings(generations=generations),
+        goals=read_goals(goals),
+        starve_drain=starve_drain,
         seed=seed,
     )
     start = load_model(find_model(init_from)).net if init_from else None
@@ -97,6 +103,24 @@ def train(
         if as_json
         else f"model: {out / 'model'}  (try: slurm-rl replay TRACE --policy rl:{out / 'model'})"
     )
+
+
+def read_goals(text: str) -> dict[str, float]:
+    """Weights of bsld, wait, p99 and max."""
+    from slurm_rl.train.search import GOALS
+
+    goals = {}
+    for part in text.split(","):
+        name, _, weight = part.partition("=")
+        if name.strip() not in GOALS:
+            raise unknown_name("goal", name.strip(), GOALS)
+        try:
+            goals[name.strip()] = float(weight)
+        except ValueError:
+            raise InputError(f"must be NAME=WEIGHT,…, got {part!r}", field="--goals") from None
+    if not sum(goals.values()) > 0 or min(goals.values()) < 0:
+        raise InputError("weights must not be negative, nor all 0", field="--goals")
+    return goals
 
 
 def read_sources(paths: list[Path], cluster: Path | None) -> list[Any]:

@@ -27,7 +27,7 @@ from slurm_rl.train.imitate import be_heuristic, learn_run_times, set_scales
 from slurm_rl.train.module import QueueNet, unflatten
 from slurm_rl.train.rollout import COSTS, Episode, Reference, play, reference_of
 from slurm_rl.train.scenes import Scene, Source, draw_scene
-from slurm_rl.train.search import GOALS, SearchSettings, search
+from slurm_rl.train.search import GOALS, SearchSettings, log_ratios, price, search
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,9 @@ class Settings:
     reference: str = "sjf-age@user"
     imitation: bool = True  # learn run times first
     search: SearchSettings = field(default_factory=SearchSettings)  # then search over the linear path
-    costs: dict[str, float] = field(default_factory=lambda: dict(COSTS))
+    goals: dict[str, float] = field(default_factory=lambda: dict(GOALS))  # of the search and the validation
+    starve_drain: float = 2.0  # the cap: a job that waited so many times the backlog's time goes first
+    costs: dict[str, float] = field(default_factory=lambda: dict(COSTS))  # of PPO
     seed: int = 0
 
 
@@ -201,13 +203,10 @@ class Trainer:
         if not self._validation:
             first = 1_000_000_007 + self.settings.seed * 1000
             self._validation = self.scenes(range(first, first + self.settings.validation))
-        played = self.episodes(self._validation, 0, 0.0)
-        logs: dict[str, list[float]] = {}
-        for episode, (_, reference) in zip(played, self._validation, strict=True):
-            for name, value in episode.metrics.items():
-                logs.setdefault(name, []).append(math.log((value + 1.0) / (reference.metrics[name] + 1.0)))
-        ratios = {name: math.exp(float(np.mean(v))) for name, v in logs.items()}
-        ratios["score"] = math.exp(sum(w * math.log(ratios[k]) for k, w in GOALS.items()) / sum(GOALS.values()))
+        net, drain = flatten(self.net.tensors()), self.settings.starve_drain
+        logs = list(self.threads.map(lambda pair: log_ratios(*pair, net, drain), self._validation))
+        ratios = {name: math.exp(float(np.mean([row[name] for row in logs]))) for name in logs[0]}
+        ratios["score"] = math.exp(float(np.mean([price(row, self.settings.goals) for row in logs])))
         return ratios
 
     # -- learning ------------------------------------------------------------------------------------------------
@@ -291,13 +290,14 @@ class Trainer:
         """Scales of the features, the heuristic to start from, run times, and a search over the linear path."""
         s = self.settings
         first = s.seed * 7_000_003
-        scenes = self.scenes(range(first, first + 2 * s.scenes))
-        set_scales(self.net, self.episodes(scenes, 0, s.temperature))
-        be_heuristic(self.net)
-        if s.imitation:
-            episodes = self.episodes(scenes, 1, s.temperature)
-            before, after = learn_run_times(self.net, episodes, [scene for scene, _ in scenes], seed=s.seed)
-            report(f"run times: error of log run time {before:.3f} by the estimate, {after:.3f} by the network")
+        if not self.started:
+            scenes = self.scenes(range(first, first + 2 * s.scenes))
+            set_scales(self.net, self.episodes(scenes, 0, s.temperature))
+            be_heuristic(self.net)
+            if s.imitation:
+                episodes = self.episodes(scenes, 1, s.temperature)
+                before, after = learn_run_times(self.net, episodes, [scene for scene, _ in scenes], seed=s.seed)
+                report(f"run times: error of log run time {before:.3f} by the estimate, {after:.3f} by the network")
         if s.search.generations:
             net = search(
                 flatten(self.net.tensors()),
@@ -305,6 +305,8 @@ class Trainer:
                 s.search,
                 threads=self.threads,
                 seed=s.seed,
+                goals=s.goals,
+                starve_drain=s.starve_drain,
                 report=lambda g, price: report(f"search {g + 1}/{s.search.generations}: {math.exp(price):.4f}"),
             )
             self.net.take(unflatten(net))
@@ -313,8 +315,7 @@ class Trainer:
         """Trains to the last iteration; the network that did best on the validation scenes."""
         s = self.settings
         if self.iteration == 0 and self.best_net is None:
-            if not self.started:
-                self.warm_up(say)
+            self.warm_up(say)
             self._judge(report, {})
         while self.iteration < s.iterations:
             seeds = range(s.seed * 1_000_003 + 10_000 + self.iteration * s.scenes,

@@ -19,8 +19,6 @@ from slurm_rl.train.module import unflatten
 from slurm_rl.train.ppo import Settings, Trainer
 from slurm_rl.train.scenes import Source
 
-STARVE_DRAIN = 4.0  # a job that has waited this many times as long as the backlog takes goes first
-
 
 def first_part(trace: Trace, share: float) -> Trace:
     """The jobs submitted in the first part of a trace's time."""
@@ -59,12 +57,14 @@ def train_model(
             "share_of_time": share,
             "generated": settings.generated,
             "reference": settings.reference,
+            "goals": dict(settings.goals),
             "costs": dict(settings.costs),
+            "generations": settings.search.generations,
         },
         "scores": {f"validation_{k}": round(v, 4) for k, v in trainer.best_ratios.items()},
         "traces": {t.name: {"jobs": len(t), "sha256": fingerprint(t)} for t, _ in sources},
     }
-    return save_model(out / "model", unflatten(net), made | (manifest or {}), starve_drain=STARVE_DRAIN)
+    return save_model(out / "model", unflatten(net), made | (manifest or {}), starve_drain=settings.starve_drain)
 
 
 def fingerprint(trace: Trace) -> str:

@@ -8,7 +8,7 @@ to them cancels out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ from slurm_rl.train.rollout import Reference, figures, simulation_of
 from slurm_rl.train.scenes import Scene
 
 # How much a figure's logarithm counts, relative to the reference of a scene.
-GOALS = {"bsld": 1.0, "wait": 0.5, "p99": 0.5, "max": 0.25}
+GOALS = {"bsld": 1.0, "wait": 0.75, "p99": 0.75, "max": 0.5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,18 @@ def places(*names: str) -> Array:
     return np.concatenate(found)
 
 
-def price(scene: Scene, reference: Reference, net: Array, starve_drain: float = math.inf) -> float:
-    """The weighted mean of log ratios to the reference: below 0 is better."""
+def log_ratios(scene: Scene, reference: Reference, net: Array, starve_drain: float = math.inf) -> dict[str, float]:
+    """How a network, with its starvation cap, does on a scene: logarithms of each figure's ratio to the reference."""
     simulation = simulation_of(scene, PolicySpec("candidate", LEARNED, BY_USER, starve_drain=starve_drain, net=net))
     simulation.run()
     found = figures(scene, simulation.world["live"]["start"])
-    total = sum(w * math.log((found[k] + 1.0) / (reference.metrics[k] + 1.0)) for k, w in GOALS.items())
-    # One hopeless scene must not drown the others.
-    return max(min(total / sum(GOALS.values()), 2.0), -2.0)
+    return {k: math.log((found[k] + 1.0) / (reference.metrics[k] + 1.0)) for k in found}
+
+
+def price(logs: Mapping[str, float], goals: Mapping[str, float]) -> float:
+    """The weighted mean of log ratios: below 0 is better."""
+    total = sum(weight * logs[name] for name, weight in goals.items()) / sum(goals.values())
+    return max(min(total, 2.0), -2.0)  # one hopeless scene must not drown the others
 
 
 def search(
@@ -64,6 +68,8 @@ def search(
     *,
     threads: ThreadPoolExecutor,
     seed: int = 0,
+    goals: Mapping[str, float] = GOALS,
+    starve_drain: float = math.inf,
     report: Callable[[int, float], None] = lambda generation, price: None,
 ) -> Array:
     """A network whose last layer (from features and from hidden units) does better on fresh scenes each generation."""
@@ -82,8 +88,9 @@ def search(
             return moved
 
         tries = [candidate(sign * width * step) for step in steps for sign in (1.0, -1.0)]
-        plays = [(scene, reference, net_) for net_ in tries for scene, reference in cast]
-        prices = np.array(list(threads.map(price, *zip(*plays, strict=True)))).reshape(len(tries), -1).mean(axis=1)
+        plays = [(scene, reference, net_, starve_drain) for net_ in tries for scene, reference in cast]
+        paid = [price(logs, goals) for logs in threads.map(log_ratios, *zip(*plays, strict=True))]
+        prices = np.array(paid).reshape(len(tries), -1).mean(axis=1)
         gains = (prices[1::2] - prices[0::2]) / max(float(prices.std()), 1e-9)
         momentum = 0.7 * momentum + 0.3 * (gains[:, None] * steps).mean(axis=0)
         net = candidate(rate * momentum)

@@ -19,7 +19,7 @@ from slurm_rl.train.ppo import Settings, Trainer, TrainingStopped, advantages, o
 from slurm_rl.train.recipe import train_model
 from slurm_rl.train.rollout import COSTS, play, reference_of
 from slurm_rl.train.scenes import draw_scene
-from slurm_rl.train.search import SearchSettings, price, search
+from slurm_rl.train.search import SearchSettings, log_ratios, search
 
 TINY = Settings(iterations=2, scenes=3, jobs=300, validation=3, search=SearchSettings(generations=1, pairs=1))
 
@@ -100,7 +100,7 @@ def test_the_start_is_the_heuristic_and_run_times_are_learned(tmp_path: Path) ->
         trainer.net.out.zero_()
     # The linear path alone is sjf-age, the reference: the ratio of every figure to it is 1.
     linear = flatten(trainer.net.tensors())
-    assert [price(s, r, linear) for s, r in scenes] == pytest.approx([0.0] * len(scenes), abs=0.05)
+    assert [log_ratios(s, r, linear)["wait"] for s, r in scenes] == pytest.approx([0.0] * len(scenes), abs=0.05)
     trainer.net = QueueNet(1)
     set_scales(trainer.net, trainer.episodes(scenes, 0, 0.5))
     be_heuristic(trainer.net)
