@@ -39,10 +39,10 @@ class Config:
         choices=MODES,
     )
     policy: str = _option(
-        "sjf-age@user",
+        "rl:default",
         _POLICY,
-        "The policy that orders the queue, such as sjf@user, sjf-age@user, wfp3, rl:NAME, or rl:current: the model "
-        "that `slurm-rl models promote` has put in charge.",
+        "The policy that orders the queue: rl:default is the shipped model, rl:current the one that `slurm-rl models "
+        "promote` has put in charge, rl:NAME any other; or a heuristic such as sjf@user, sjf-age@user, wfp3.",
     )
     influence: float = _option(
         0.5,

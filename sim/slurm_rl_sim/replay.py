@@ -29,7 +29,7 @@ from slurm_rl_sim.workload import requests_of, sorted_by_id
 
 # What is compared when nobody says otherwise: Slurm's own order, the classics, first-fit (which many a learned policy
 # fails to beat), history-based SJF, and the limit that only knowledge of the future could reach.
-DEFAULT_POLICIES = ("multifactor", "fcfs", "fcfs+firstfit", "sjf@user", "sjf-age@user", "sjf@oracle")
+DEFAULT_POLICIES = ("rl:default", "multifactor", "fcfs", "fcfs+firstfit", "sjf@user", "sjf-age@user", "sjf@oracle")
 
 Progress = Callable[[str, float], None]  # what is running, and the share of it that is done
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 _HELP = """Replay a trace under several policies and compare them.
 
-Without --policy, Slurm's multifactor, FCFS, first-fit, history-based SJF and SJF with true run times (a limit, not a
-contender) are compared. Policies: fcfs lcfs sjf ljf saf sjf-age smith srpt f1 wfp3 unicef edf static-priority
-static-equal dynamic multifactor rl:MODEL; those that use an estimate take @limit, @user (history) or @oracle. A policy
-may carry its own backfill: fcfs+firstfit.
+Without --policy, the shipped model, Slurm's multifactor, FCFS, first-fit, history-based SJF and SJF with true run times
+(a limit, not a contender) are compared. Policies: fcfs lcfs sjf ljf saf sjf-age smith srpt f1 wfp3 unicef edf
+static-priority static-equal dynamic multifactor rl:MODEL; those that use an estimate take @limit, @user (history) or
+@oracle. A policy may carry its own backfill: fcfs+firstfit.
 
 Examples:
 

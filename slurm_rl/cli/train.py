@@ -48,7 +48,7 @@ def train(
     goals: Annotated[str, typer.Option(help="Weights of what is sought.")] = "bsld=1,wait=0.75,p99=0.75,max=0.5",
     starve_drain: Annotated[
         float, typer.Option(min=0.1, help="A job that waited so many times the backlog's time goes first.")
-    ] = 2.0,
+    ] = 3.0,
     init_from: Annotated[str | None, typer.Option(help="Start from this model (a name or a directory).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the training in OUT.")] = False,
     executor: Annotated[str, typer.Option(help="local, or slurm: submit the training as a job.")] = "local",

@@ -54,7 +54,7 @@ class Settings:
     imitation: bool = True  # learn run times first
     search: SearchSettings = field(default_factory=SearchSettings)  # then search over the linear path
     goals: dict[str, float] = field(default_factory=lambda: dict(GOALS))  # of the search and the validation
-    starve_drain: float = 2.0  # the cap: a job that waited so many times the backlog's time goes first
+    starve_drain: float = 3.0  # the cap: a job that waited so many times the backlog's time goes first
     costs: dict[str, float] = field(default_factory=lambda: dict(COSTS))  # of PPO
     seed: int = 0
 
@@ -204,7 +204,7 @@ class Trainer:
             first = 1_000_000_007 + self.settings.seed * 1000
             self._validation = self.scenes(range(first, first + self.settings.validation))
         net, drain = flatten(self.net.tensors()), self.settings.starve_drain
-        logs = list(self.threads.map(lambda pair: log_ratios(*pair, net, drain), self._validation))
+        logs = list(self.threads.map(lambda pair: log_ratios(pair[0], pair[1], net, drain), self._validation))
         ratios = {name: math.exp(float(np.mean([row[name] for row in logs]))) for name in logs[0]}
         ratios["score"] = math.exp(float(np.mean([price(row, self.settings.goals) for row in logs])))
         return ratios
