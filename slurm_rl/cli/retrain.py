@@ -49,9 +49,9 @@ def retrain(
     """Retrains; `_HELP` is what users see."""
     if from_slurm == (trace is not None):
         raise InputError("give either --from-slurm or --trace FILE")
-    from slurm_rl.cli.train import _need_torch, _reporter, read_sources
+    from slurm_rl.cli.train import need_torch, read_sources, reporter
 
-    _need_torch()
+    need_torch()
     history, site = pull(days, slurm_conf) if trace is None else read_sources([trace], cluster)[0]
     from slurm_rl.policy.checkpoint import find_model, load_model
     from slurm_rl.train.evaluation import before, compare, tuned_weights
@@ -72,7 +72,7 @@ def retrain(
     began = time.monotonic()
     say = (lambda text: None) if as_json else (lambda text: print(text, flush=True))
     train_model(
-        settings, [(history, site)], out, share=share, start=start, report=_reporter(settings, began, as_json), say=say
+        settings, [(history, site)], out, share=share, start=start, report=reporter(settings, began, as_json), say=say
     )
     window = window_of(history, f"{share}:1")
     early = before(history, window)

@@ -60,7 +60,7 @@ def train(
         raise unknown_name("algorithm", algo, ["ppo"])
     if executor not in ("local", "slurm"):
         raise unknown_name("executor", executor, ["local", "slurm"])
-    _need_torch()
+    need_torch()
     if executor == "slurm":
         value: dict[str, Any] = _submit(out, [a for a in sys.argv[1:] if a != "--json"])
         print(json.dumps(value) if as_json else f"submitted as job {value['job']}; log: {value['log']}")
@@ -89,7 +89,7 @@ def train(
         share=share,
         resume=resume,
         start=start,
-        report=_reporter(settings, began, as_json),
+        report=reporter(settings, began, as_json),
         say=lambda text: None if as_json else print(text, flush=True),
     )
     value = {
@@ -137,14 +137,14 @@ def read_sources(paths: list[Path], cluster: Path | None) -> list[Any]:
     return sources
 
 
-def _need_torch() -> None:
+def need_torch() -> None:
     import importlib.util
 
     if importlib.util.find_spec("torch") is None:
         raise EnvironmentMissing("training needs torch: pip install 'slurm-rl[train]'")
 
 
-def _reporter(settings: Settings, began: float, quiet: bool) -> Any:
+def reporter(settings: Settings, began: float, quiet: bool) -> Any:
     """One line an iteration, with the time that is left."""
     first: dict[str, float] = {}
 

@@ -16,8 +16,8 @@ from slurm_rl.jit import inlined, inner, kernel
 from slurm_rl.policy.heuristics import BY_ORACLE, BY_USER
 
 # How many finished jobs a group needs before it weighs as much as the more general guess before it, and how much an
-# older job still counts when a newer one of its group ends: chosen by the rank correlation of estimate and run time
-# over the training part of several traces.
+# older job still counts when a newer one of its group ends. Between 0.85 and 0.95 the rank correlation with run times
+# changes by 0.04 at most, up on three of four traces and down on one; every policy that uses estimates has the same.
 _TRUST = 1.0
 _KEEP = 0.92
 _START_VARIANCE = 2.0

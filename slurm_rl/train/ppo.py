@@ -52,7 +52,7 @@ class Settings:
     validation: int = 60  # scenes on which the best network is chosen
     reference: str = "sjf-age@user"
     imitation: bool = True  # learn run times first
-    search: SearchSettings = field(default_factory=SearchSettings)  # then search over the linear path
+    search: SearchSettings = field(default_factory=SearchSettings)  # then search over the last layer
     goals: dict[str, float] = field(default_factory=lambda: dict(GOALS))  # of the search and the validation
     starve_drain: float = 3.0  # the cap: a job that waited so many times the backlog's time goes first
     costs: dict[str, float] = field(default_factory=lambda: dict(COSTS))  # of PPO

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,15 +12,19 @@ from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.build import build
 from slurm_rl.domain.tables import World
 from slurm_rl.jit import kernel
-from slurm_rl.policy.checkpoint import flatten
+from slurm_rl.policy.checkpoint import find_model, flatten, load_model
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT, digest
 from slurm_rl.policy.heuristics import BY_USER, LEARNED
 from slurm_rl.policy.network import HIDDEN, score_network
 from slurm_rl.policy.registry import PolicySpec
+from slurm_rl.traces.read import read_trace
 from slurm_rl.train.module import QueueNet, unflatten
+from slurm_rl_sim.replay import find_cluster, parse_contenders, prepare, replay
 from slurm_rl_sim.simulation import Simulation
 from slurm_rl_sim.workload import requests_of
 from tests.unit.test_decide import CLUSTER, a_workload
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @kernel
@@ -122,6 +128,12 @@ def test_features_are_finite_and_vary() -> None:
     assert constant <= {"done", "standing", "latest_like", "running_like", "elapsed_like", "waiting_like"}
 
 
-def test_the_digest_names_the_features_of_this_release() -> None:
-    assert len(digest()) == 16
-    assert int(digest(), 16) >= 0
+def test_the_shipped_model_is_of_this_release_and_beats_slurms_order_on_the_sample() -> None:
+    model = load_model(find_model("default"))  # refuses other features than these
+    assert model.manifest["features"]["hash"] == digest()
+    path = ROOT / "traces" / "hetero.csv.gz"
+    trace = read_trace(path)
+    prepared = prepare(trace, find_cluster(trace, path, None))
+    ours, slurms, fcfs = replay(prepared, parse_contenders("rl:default,multifactor,fcfs", "easy"))
+    for metric, most in (("mean_bsld", 0.6), ("mean_wait", 0.9)):
+        assert ours.metrics[metric] < most * min(slurms.metrics[metric], fcfs.metrics[metric])

@@ -1,0 +1,146 @@
+"""The shipped model against a tuned multifactor and the heuristics on four workloads: the figures of docs/learning.md.
+
+PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy table BACKFILL [REPLICATES] [WORKLOAD,…]
+PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy controls
+PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy estimator
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from slurm_rl.domain.cluster import Cluster, NodeClass
+from slurm_rl.policy.checkpoint import Model, find_model, flatten, load_model
+from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT
+from slurm_rl.policy.registry import learned
+from slurm_rl.traces.read import read_trace
+from slurm_rl.traces.trace import Trace
+from slurm_rl.train.evaluation import OPPONENTS, before, compare, tuned_weights
+from slurm_rl.train.module import QueueNet, unflatten
+from slurm_rl.train.ppo import Settings, Trainer
+from slurm_rl.train.recipe import first_part
+from slurm_rl.train.scenes import Source
+from slurm_rl.train.search import GOALS, log_ratios, price
+from slurm_rl_sim.replay import Contender, find_cluster, parse_contenders, prepare, window_of
+from slurm_rl_sim.simulation import Simulation
+
+ROOT = Path(__file__).resolve().parents[2]
+TRACES = ROOT.parent / "shared" / "traces"
+DAY = 86_400
+SHOWN = ("mean_wait", "p99_wait", "max_wait", "user_bsld", "geomean_bsld")
+
+
+def workload(name: str) -> tuple[Trace, Cluster, str]:
+    """A trace, its cluster, and the window that is measured; what is before it may be tuned on."""
+    if name == "hetero":
+        path = ROOT / "traces" / "hetero.csv.gz"
+        trace = read_trace(path)
+        return trace, find_cluster(trace, path, None), "0.3:1"
+    if name == "itp":
+        trace = read_trace(TRACES / "microsoft_itp_2021.csv.gz")
+        trace = trace.take(np.flatnonzero(trace.vc.codes == trace.vc.names.index("cluster04")))
+        nodes = (NodeClass(68, gpus=8, partition="cluster04"), NodeClass(1, gpus=6, partition="cluster04"))
+        return trace, Cluster("550 GPUs", nodes), "0.3:1"
+    path = TRACES / ("helios_venus_sept2020.csv.gz" if name == "venus" else "pwa_ricc_2010.csv.gz")
+    trace = read_trace(path)
+    cluster = find_cluster(trace, path, None)
+    if name == "venus":
+        return trace, cluster, "0.6:1"
+    days = (trace.submit_time > 20 * DAY) & (trace.submit_time < 35 * DAY)
+    return trace.take(np.flatnonzero(days)), cluster, "0.3:1"
+
+
+def table(model: Model, backfill: str, replicates: int, names: list[str]) -> None:
+    for name in names:
+        trace, cluster, share = workload(name)
+        window = window_of(trace, share)
+        early = before(trace, window)
+        assert early is not None
+        weights = tuned_weights(prepare(early, cluster), backfill, "best-fit")
+        standings = compare(
+            trace,
+            cluster,
+            [Contender(learned(model), backfill), *parse_contenders(OPPONENTS, backfill)],
+            base=parse_contenders("multifactor", backfill)[0],
+            replicates=replicates,
+            window=window,
+            weights=weights,
+        )
+        print(f"\n{name}, {backfill}; multifactor tuned to {weights}", flush=True)
+        for s in standings:
+            label = s.policy + ("+firstfit" if s.backfill == "firstfit" and backfill != "firstfit" else "")
+            rest = "  ".join(f"{k} {s.ratio[k]:.3f}" for k in SHOWN)
+            interval = f"[{s.low['mean_bsld']:.3f}, {s.high['mean_bsld']:.3f}]"
+            print(f"  {label:<15} BSLD {s.mean['mean_bsld']:8.2f}  ×{s.ratio['mean_bsld']:.3f} {interval}  {rest}")
+
+
+def controls(model: Model) -> None:
+    """The model, and what is left of it without parts, on scenes drawn as for training but with other seeds."""
+    trace, cluster, _ = workload("venus")
+    scenes = []
+    for seed in (1, 2):
+        settings = Settings(jobs=2500, seed=seed)
+        trainer = Trainer(settings, [Source(first_part(trace, 0.6), cluster)], Path(tempfile.mkdtemp()))
+        first = 1_000_000_007 + 1000 * seed
+        scenes += trainer.scenes(range(first, first + 60))
+    tensors = unflatten(model.net)
+    untrained = QueueNet(0)
+    untrained.take({k: v for k, v in tensors.items() if "shift" in k or "scale" in k})
+    order = np.random.default_rng(0).permutation(JOB_COUNT)
+    variants = {
+        "the model": tensors,
+        "untrained": untrained.tensors(),
+        "features shuffled": tensors | {"encode": tensors["encode"][order], "skip": tensors["skip"][order]},
+        "linear path alone": tensors | {"out": np.zeros_like(tensors["out"])},
+        "uniform attention": tensors | {"attend": np.zeros_like(tensors["attend"])},
+        "no context": tensors | {"inform": np.zeros_like(tensors["inform"])},
+    }
+    tries = [(name, parts, model.starve_drain) for name, parts in variants.items()]
+    tries += [("the model", tensors, drain) for drain in (1.5, 2.0, 4.0, math.inf)]
+    print(f"{len(scenes)} scenes; ratio of the goals {GOALS} to sjf-age@user, with its standard error")
+    for name, parts, drain in tries:
+        net = flatten(parts)
+        prices = np.array([price(log_ratios(s, r, net, drain), GOALS) for s, r in scenes])
+        error = prices.std() / math.sqrt(len(prices))
+        print(f"  {name:<18} cap {drain:<4g} {math.exp(prices.mean()):.3f} ± {error:.3f}", flush=True)
+
+
+def estimator(model: Model) -> None:
+    """Rank correlation of estimates with run times when jobs are first seen waiting, and what their spread covers."""
+    for name in ("hetero", "venus", "itp", "ricc"):
+        trace, cluster, share = workload(name)
+        prepared = prepare(trace, cluster, window=window_of(trace, share))
+        simulation = Simulation(prepared.workload, prepared.trace.run_time, learned(model), placement="best-fit")
+        simulation.tape(6_000_000, 400_000)
+        simulation.run()
+        tape = simulation.world["tape"][: int(simulation.world["taped"])]
+        job, first = np.unique(tape[:, JOB_COUNT + POOL_COUNT].astype(np.int64), return_index=True)
+        keep = prepared.measured[job]
+        rows, run = tape[first[keep]], np.log(np.maximum(prepared.trace.run_time[job[keep]], 1.0))
+        guess, spread = (rows[:, JOB_FEATURES.index(k)] for k in ("estimate", "spread"))
+        within = float((np.abs(run - guess) <= np.maximum(spread, 0.05)).mean())
+        rank = float(spearmanr(guess, run).statistic)
+        print(
+            f"  {name:<7} {len(run):>7,} jobs  rank correlation {rank:.3f}  within one spread {within:.0%}", flush=True
+        )
+
+
+def main(what: str, *rest: str) -> None:
+    model = load_model(find_model("default"))
+    if what == "table":
+        names = rest[2].split(",") if len(rest) > 2 else ["venus", "hetero", "itp", "ricc"]
+        table(model, rest[0], int(rest[1]) if len(rest) > 1 else 3, names)
+    elif what == "controls":
+        controls(model)
+    else:
+        estimator(model)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
