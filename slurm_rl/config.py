@@ -75,6 +75,14 @@ class Config:
     placement_ticks: int = _option(
         6, _POLICY, "A job that has not started after so many ticks gets its own constraint back.", low=1, high=1000
     )
+    placement_defer: int = _option(
+        0,
+        _POLICY,
+        "A job that fits may be left for later, by a StartTime that ends by itself, when a faster GPU type is due "
+        "soon: until so many seconds after its submission at most (placement mip); 0: never.",
+        low=0,
+        high=604_800,
+    )
     gpu_features: str = _option(
         "",
         _POLICY,
@@ -242,6 +250,8 @@ def _check_together(config: Config, where: str) -> None:
             raise InputError(f"must be HOST:PORT, got {config.tcp!r}", file=where, field="tcp")
         if not config.token_file:
             raise InputError("needs token_file: TCP is never open without one", file=where, field="tcp")
+    if config.placement_defer and config.placement != "mip":
+        raise InputError('needs placement = "mip"', file=where, field="placement_defer")
     if config.lease_seconds < 3 * config.interval:
         raise InputError(
             f"must be at least three intervals ({3 * config.interval:g} s), got {config.lease_seconds:g}",

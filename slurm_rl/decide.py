@@ -16,7 +16,7 @@ from slurm_rl.cycle import INTERVAL, MAIN_DEPTH, call_slurm_cycle
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.links import link
-from slurm_rl.domain.snapshot import Plan, Reason, Snapshot, Start
+from slurm_rl.domain.snapshot import Later, Plan, Reason, Snapshot, Start
 from slurm_rl.domain.tables import World, enough_rows
 from slurm_rl.errors import unknown_name
 from slurm_rl.jit import kernel
@@ -120,7 +120,9 @@ def decide(
         Reason(name, rank, len(jobs), float(score[rank]), bool(first[rank]), fallback) for rank in range(len(jobs))
     )
     factor = np.concatenate(factors).astype(np.int64).tolist() if order else []
-    return Plan(snapshot.now, tuple(jobs), tuple(factor), reasons, tuple(starts))
+    awaited = planner.awaited if planner is not None else {}
+    later = tuple(Later(j, -int(world["hint_of"][j]), awaited[j]) for j in jobs if j in awaited)
+    return Plan(snapshot.now, tuple(jobs), tuple(factor), reasons, tuple(starts), later)
 
 
 def _usable(scores: Array) -> bool:

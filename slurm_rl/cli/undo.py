@@ -44,6 +44,8 @@ def undo(
         print(f"{result['returned']} of {result['touched']} jobs returned to SiteFactor 0 in {seconds:.1f} s")
         if result.get("steered"):
             print(f"{result['freed']} of {result['steered']} jobs have their own constraint again")
+        if result.get("deferred"):
+            print(f"{result['lifted']} of {result['deferred']} jobs that were left for later may start again")
         if result["stopped_leader"]:
             print("the running service was put into mode off")
         if result["left"]:

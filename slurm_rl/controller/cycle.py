@@ -16,6 +16,7 @@ import structlog
 from slurm_rl.config import Config
 from slurm_rl.controller.advice import Advisor
 from slurm_rl.controller.budget import Budget
+from slurm_rl.controller.deferring import Deferring, rules
 from slurm_rl.controller.diff import changes, wanted_factors
 from slurm_rl.controller.estimates import RunTimes
 from slurm_rl.controller.foresee import expected_starts
@@ -31,7 +32,7 @@ from slurm_rl.domain.snapshot import Plan
 from slurm_rl.errors import SlurmError, SlurmRlError
 from slurm_rl.obs.journal import Change, Journal, JournalError, LostLease, own_name
 from slurm_rl.obs.metrics import Metrics
-from slurm_rl.place.plan import Planner
+from slurm_rl.place.plan import Planner, Settings
 from slurm_rl.place.speed import Ran, learn_speeds
 from slurm_rl.slurm.client import SlurmClient
 from slurm_rl.slurm.model import JobUpdate, SlurmState, UpdateStatus
@@ -66,6 +67,10 @@ class Tick:
     note: str = ""
 
 
+def _planner(config: Config) -> Planner:
+    return Planner(Settings(deferral=rules(config)))
+
+
 class Controller:
     """Reconciles a Slurm queue with a policy's order; `cycle` does it once, `run` until it is stopped."""
 
@@ -90,10 +95,11 @@ class Controller:
         self.clock = clock
         self.holder = holder or own_name()
         self.budget = Budget(config)
-        self.planner = Planner()
+        self.planner = _planner(config)
         self.speeds = given_speeds(config)
         self._ran: list[Ran] = []  # on which GPU types finished jobs ran, where speeds are learned
         self.steering = Steering(config, journal)
+        self.deferring = Deferring(config, journal, self.metrics)
         self.run_times = RunTimes()
         self.view: TickView | None = None  # of the last tick, for the service; replaced as a whole
         self.observed: tuple[View, Plan] | None = None
@@ -120,7 +126,7 @@ class Controller:
         # 1. Who leads, and in which mode?
         mode = self._obey()
         self._renew()
-        if mode != "enforce" and (self.journal.touched() or self.journal.steered()):
+        if mode != "enforce" and (self.journal.touched() or self.journal.steered() or self.journal.deferred()):
             self._take_back()
         if mode == "off":
             return Tick("off", mode)
@@ -128,7 +134,8 @@ class Controller:
 
         # 2. Observe: Slurm's queue, nodes and factors, and what finished jobs teach.
         began = time.perf_counter()
-        state = self.steering.own(self.client.snapshot())
+        said = self.client.snapshot()
+        state = self.deferring.own(self.steering.own(said))
         self._learn(state)
         view = observe(state, self.run_times, self.policy.spec, self.speeds)
         drifted = self._drift(view)
@@ -168,28 +175,41 @@ class Controller:
             applied = self._apply(number, token, view, batch)
             # 6. Read back what was written; the next tick corrects what is not as it should be.
             drifted += self._read_back([c for _, c in batch])
-            self._steer(state, view, plan, number, token)
+            steered = self._steer(state, view, plan, number, token)
+            self._defer(said, view, plan, number, token, self.budget.per_tick - steered)
         self._phase("apply", began)
 
         # 7. Foresee when jobs may start, for those who ask.
         began = time.perf_counter()
         if self.view is not None:
-            self.view = replace(self.view, foreseen=expected_starts(view, plan))
+            deferrals = self.deferring.summary(self.clock())
+            self.view = replace(self.view, foreseen=expected_starts(view, plan), deferrals=deferrals)
         self._phase("foresee", began)
         self._count(view, plan, len(difference) - applied if mode == "enforce" else len(difference))
         return Tick("done", mode, len(plan.order), len(difference), applied, drifted, note)
 
-    def _steer(self, state: SlurmState, view: View, plan: Plan, tick: int, token: int) -> None:
+    def _steer(self, state: SlurmState, view: View, plan: Plan, tick: int, token: int) -> int:
         """Tells Slurm which GPU types were planned for jobs that start now, and takes back what came to nothing."""
         self.steering.forget(state)
         problem = self.steering.problem(state.release, state.nodes) if self.steering.active else ""
         if problem:
             log.error("placement", error=problem)
-            return
+            return 0
         steers = self.steering.wanted(view, plan)[: self.budget.per_tick]
         if steers and self._lead() != token:
             raise LostLease("another controller led meanwhile: this tick ends here")
         self.steering.apply(self.client, steers, tick, token, self.clock())
+        return len(steers)
+
+    def _defer(self, said: SlurmState, view: View, plan: Plan, tick: int, token: int, most: int) -> None:
+        """Leaves jobs for later as planned, and lets those start that are put off no more; after types are told."""
+        self.deferring.settle(said, self.clock())
+        puts = self.deferring.wanted(view, plan)[:most]
+        if not puts or self.stopping.is_set() or self._obey() != "enforce":
+            return
+        if self._lead() != token:
+            raise LostLease("another controller led meanwhile: this tick ends here")
+        self.deferring.apply(self.client, puts, tick, token, self.clock())
 
     def run(self) -> None:
         """Ticks until stopped. A failing tick leaves Slurm as it is, says so, and the next one tries again."""
@@ -227,6 +247,8 @@ class Controller:
             self.journal.command(self.clock(), config.mode, "reload")
         self.config, self.policy, self.budget = config, policy, Budget(config)
         self.steering = Steering(config, self.journal)
+        self.planner = _planner(config)
+        self.deferring.follow(config)
         self.speeds = given_speeds(config)
         self.poked.set()
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from slurm_rl.controller.deferring import lift_all
 from slurm_rl.controller.placement import give_back
 from slurm_rl.errors import SlurmError
 from slurm_rl.obs.journal import Change, Journal, JournalError, own_name
@@ -29,6 +30,8 @@ class Undone:
     stopped_leader: bool
     steered: int = 0  # jobs that had a feature expression of ours
     freed: int = 0  # … and have their user's own again
+    deferred: int = 0  # jobs that had a start time of ours
+    lifted: int = 0  # … and may start again
 
 
 def ours(jobs: Sequence[SlurmJob], touched: dict[tuple[int, int], int]) -> list[SlurmJob]:
@@ -93,6 +96,7 @@ def undo(
                 journal.command(clock(), "off", "undo")
             token = journal.acquire(own_name(), clock(), 300.0, force=True)
     steered, freed = give_back(client, journal)
+    deferred, lifted = lift_all(client, journal, clock=clock)
     first, returned, left = 0, 0, list[SlurmJob]()
     for attempt in range(_ROUNDS):
         state = client.snapshot()
@@ -114,7 +118,16 @@ def undo(
             journal.forget(list(journal.touched()))
         if own and token is not None:
             journal.release(token)
-    return Undone(first, min(returned, first), tuple(j.job_id for j in left), stopped, steered, min(freed, steered))
+    return Undone(
+        touched=first,
+        returned=min(returned, first),
+        left=tuple(j.job_id for j in left),
+        stopped_leader=stopped,
+        steered=steered,
+        freed=min(freed, steered),
+        deferred=deferred,
+        lifted=min(lifted, deferred),
+    )
 
 
 def _write(client: SlurmClient, journal: Journal, jobs: Sequence[SlurmJob], token: int | None, now: float) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +15,7 @@ import numpy as np
 from slurm_rl.controller.observe import View
 from slurm_rl.controller.policy import LivePolicy
 from slurm_rl.domain.arrays import Array
-from slurm_rl.domain.snapshot import Plan
+from slurm_rl.domain.snapshot import Later, Plan
 from slurm_rl.obs.queue import JobView
 from slurm_rl.slurm.model import SlurmJob
 from slurm_rl.slurm.text import setting
@@ -33,6 +35,7 @@ class TickView:
     mode: str
     live_policy: LivePolicy
     foreseen: Array | None = None  # starts of the jobs in order, once they have been simulated
+    deferrals: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def time(self) -> float:
@@ -92,6 +95,10 @@ class TickView:
             starts[known] = self.foreseen[known]
         return starts
 
+    @cached_property
+    def _later(self) -> dict[int, Later]:
+        return {d.job: d for d in self.plan.later}
+
     def _record(self, position: int) -> SlurmJob:
         order = self.plan.order
         return self.view.jobs[order[position]] if position < len(order) else self._alone[position - len(order)]
@@ -119,13 +126,18 @@ class TickView:
         estimate, spread = float(view.estimate[j]), float(view.spread[j])
         limit = int(view.snapshot.world["jobs"]["limit"][j])
         expected, low, high = (float(t) for t in self._starts[position])
+        why, later = str(replace(reason, rank=rank, of=of)), self._later.get(j)
+        if later is not None:
+            by = time.strftime("%H:%M:%S", time.localtime(later.until))
+            why += f"; left for later, until {by} at most: {view.gpu_types[later.awaits]} is expected"
         return JobView(
             **common,
             time_limit=limit,
             rank=rank,
             of=of,
             score=reason.score if math.isfinite(reason.score) else 0.0,
-            why=str(replace(reason, rank=rank, of=of)),
+            why=why,
+            deferred_until=later.until if later is not None else None,
             promoted=reason.promoted,
             estimate=estimate,
             estimate_range=(estimate * math.exp(-spread), min(estimate * math.exp(spread), float(limit))),

@@ -39,6 +39,12 @@ CREATE TABLE IF NOT EXISTS steered (
   job_id INTEGER NOT NULL, submit_time INTEGER NOT NULL, field TEXT NOT NULL, value TEXT NOT NULL, own TEXT NOT NULL,
   time REAL NOT NULL, PRIMARY KEY (job_id, submit_time)) WITHOUT ROWID;
 """
+_DEFERRED = """
+CREATE TABLE IF NOT EXISTS deferred (
+  job_id INTEGER NOT NULL, submit_time INTEGER NOT NULL, written INTEGER NOT NULL, lifted INTEGER NOT NULL,
+  own INTEGER NOT NULL, due INTEGER NOT NULL, awaits TEXT NOT NULL, times INTEGER NOT NULL, settled INTEGER NOT NULL,
+  time REAL NOT NULL, PRIMARY KEY (job_id, submit_time)) WITHOUT ROWID;
+"""
 
 
 class JournalError(SlurmRlError):
@@ -67,6 +73,23 @@ class Steered:
     field: str
     value: str
     own: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """A start time that we wrote to a job, or lifted again, and what is to be known until it starts."""
+
+    written: int  # the second that Slurm was told
+    lifted: bool  # it was the second of the writing itself: the job may start
+    own: int  # since when it was eligible before we first wrote
+    due: int  # by when it should start on the type that it waits for
+    awaits: str
+    times: int  # how often it was put off
+    settled: bool = False  # it did not start in time, and is counted so
+
+    def lasts(self, now: float) -> bool:
+        """Whether the job may not start before a later moment than `now`."""
+        return not self.lifted and self.written > now
 
 
 def own_name() -> str:
@@ -105,6 +128,8 @@ class Journal:
                 self._db.executescript(_SCHEMA)
             if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'steered'").fetchone():
                 self._db.executescript(_STEERED)
+            if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'deferred'").fetchone():
+                self._db.executescript(_DEFERRED)
 
     def close(self) -> None:
         with self._lock:
@@ -172,9 +197,7 @@ class Journal:
     def intend(self, tick: int, token: int, now: float, changes: Sequence[Change]) -> list[int]:
         """Commits what is about to be written; raises LostLease, having recorded nothing, if we do not lead."""
         with self._transaction() as db:
-            held, expires = db.execute("SELECT token, expires FROM lease").fetchone()
-            if held != token or expires <= now:
-                raise LostLease(f"another controller leads (lease {held}, ours was {token}): nothing is written")
+            _check_lease(db, token, now)
             numbers = _insert(db, tick, token, now, changes, "intended")
             db.executemany(
                 "INSERT INTO touched VALUES (?, ?, ?, ?) "
@@ -207,9 +230,7 @@ class Journal:
     def steer(self, token: int, now: float, rows: Sequence[tuple[tuple[int, int], Steered]]) -> None:
         """Commits feature expressions that are about to be written; what the user had is kept from the first time."""
         with self._transaction() as db:
-            held, expires = db.execute("SELECT token, expires FROM lease").fetchone()
-            if held != token or expires <= now:
-                raise LostLease(f"another controller leads (lease {held}, ours was {token}): nothing is written")
+            _check_lease(db, token, now)
             db.executemany(
                 "INSERT INTO steered VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET field = excluded.field, "
                 "value = excluded.value, time = excluded.time",
@@ -226,6 +247,32 @@ class Journal:
         if jobs:
             with self._transaction() as db:
                 db.executemany("DELETE FROM steered WHERE job_id = ? AND submit_time = ?", jobs)
+
+    def defer(self, token: int, now: float, rows: Sequence[tuple[tuple[int, int], Deferred]]) -> None:
+        """Commits start times that are about to be written."""
+        with self._transaction() as db:
+            _check_lease(db, token, now)
+            _insert_deferred(db, now, rows)
+
+    def settle_deferred(self, now: float, rows: Sequence[tuple[tuple[int, int], Deferred]]) -> None:
+        """Notes what became of jobs that wait on."""
+        if rows:
+            with self._transaction() as db:
+                _insert_deferred(db, now, rows)
+
+    def deferred(self) -> dict[tuple[int, int], Deferred]:
+        """Jobs to which we wrote a start time and which have not started since, as far as we know."""
+        query = "SELECT job_id, submit_time, written, lifted, own, due, awaits, times, settled FROM deferred"
+        return {
+            (j, s): Deferred(w, bool(gone), own, due, str(awaits), times, bool(settled))
+            for j, s, w, gone, own, due, awaits, times, settled in self._rows(query)
+        }
+
+    def release_deferred(self, jobs: Sequence[tuple[int, int]]) -> None:
+        """Drops jobs that have started, have ended, or whose start time is not ours any more."""
+        if jobs:
+            with self._transaction() as db:
+                db.executemany("DELETE FROM deferred WHERE job_id = ? AND submit_time = ?", jobs)
 
     def forget(self, jobs: Sequence[tuple[int, int]]) -> None:
         """Drops jobs that have ended, or that were returned to 0."""
@@ -286,6 +333,19 @@ class Journal:
         """(number, mode, who) of the last command."""
         rows = self._rows("SELECT id, mode, who FROM command ORDER BY id DESC LIMIT 1")
         return (int(rows[0][0]), str(rows[0][1]), str(rows[0][2])) if rows else None
+
+
+def _check_lease(db: sqlite3.Connection, token: int, now: float) -> None:
+    held, expires = db.execute("SELECT token, expires FROM lease").fetchone()
+    if held != token or expires <= now:
+        raise LostLease(f"another controller leads (lease {held}, ours was {token}): nothing is written")
+
+
+def _insert_deferred(db: sqlite3.Connection, now: float, rows: Sequence[tuple[tuple[int, int], Deferred]]) -> None:
+    db.executemany(
+        "INSERT OR REPLACE INTO deferred VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [(*key, r.written, r.lifted, r.own, r.due, r.awaits, r.times, r.settled, now) for key, r in rows],
+    )
 
 
 def _insert(

@@ -34,6 +34,7 @@ class JobView:
     expected_start: float | None = None  # Unix seconds
     expected_range: tuple[float, float] | None = None
     slurm_start: int | None = None  # what Slurm itself expects
+    deferred_until: int | None = None  # left for later although it fits
 
 
 class QueueView(Protocol):
@@ -53,6 +54,11 @@ class QueueView(Protocol):
     def model(self) -> str: ...
     @property
     def bound(self) -> int: ...
+    @property
+    def deferrals(self) -> Mapping[str, float | None]:
+        """How many jobs are left for later now, how often that was done, and what it came to."""
+        ...
+
     @property
     def private(self) -> bool:
         """Slurm's PrivateData hides other users' jobs."""

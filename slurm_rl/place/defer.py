@@ -31,8 +31,13 @@ class Deferral:
             raise InputError("seconds, share and times must be above 0, gain from 0 to below 1", field="deferral")
 
 
-def put_off(world: World, pool: int, queue: Array, now: int, cost: Array, rules: Deferral) -> dict[int, int]:
-    """Waiting jobs that should not start now: job -> until when. `cost` is seconds by [speed row, GPU type]."""
+def put_off(
+    world: World, pool: int, queue: Array, now: int, cost: Array, rules: Deferral
+) -> dict[int, tuple[int, int]]:
+    """Waiting jobs that should not start now: job -> until when, and for which GPU type.
+
+    `cost` is seconds by [speed row, GPU type].
+    """
     shapes, nodes = world["shapes"], world["nodes"]
     first, last = int(world["pools"]["first_node"][pool]), int(world["pools"]["last_node"][pool])
     kind_of = nodes["type"][first:last]
@@ -57,7 +62,7 @@ def put_off(world: World, pool: int, queue: Array, now: int, cost: Array, rules:
     ends = _ends(world, pool, now, types)
     accepts = _accepted(world, types)
     ahead = np.zeros(types)
-    found: dict[int, int] = {}
+    found: dict[int, tuple[int, int]] = {}
     for i in candidates.tolist():
         s = int(rows[i])
         mine = accepts[int(shapes["kind"][s])]
@@ -72,7 +77,8 @@ def put_off(world: World, pool: int, queue: Array, now: int, cost: Array, rules:
         better = min(later, key=lambda t: later[t] + seconds[t], default=None)
         if better is not None and later[better] + seconds[better] < (1.0 - rules.gain) * seconds[best]:
             ahead[better] += gpus[i]
-            found[int(queue[i])] = now + max(int(min(max(later[better], step[i]), budget[i] - waited[i])), 1)
+            until = now + max(int(min(max(later[better], step[i]), budget[i] - waited[i])), 1)
+            found[int(queue[i])] = until, better
         else:
             free[best] -= gpus[i]
     return found

@@ -68,6 +68,7 @@ class Planner:
         self.settings = settings or Settings()
         self.tally = Tally()
         self.notes: list[str] = []
+        self.awaited: dict[int, int] = {}  # by job that was left for later: the GPU type
         self._map: _Map | None = None
         self._solved: OrderedDict[object, dict[int, Where]] = OrderedDict()
 
@@ -76,6 +77,7 @@ class Planner:
         if world["placer"] != MIP:
             return
         self.tally.passes += 1
+        self.awaited.clear()
         if self._map is None or self._map.source is not world["kind_node"]:
             self._map = _Map(world)
         known = self._map
@@ -106,8 +108,9 @@ class Planner:
         if not off:
             return queue
         self.tally.deferred += len(off)
-        for job, until in off.items():
+        for job, (until, awaited) in off.items():
             world["hint_of"][job] = -until
+            self.awaited[job] = awaited
         return queue[world["hint_of"][queue] == 0]
 
     def _of_pool(self, known: _Map, world: World, pool: int, queue: Array) -> dict[int, list[tuple[int, int]]]:

@@ -65,7 +65,9 @@ def make_app(live: Live, *, token: str | None = None, seconds: float = 0.2, conc
         view = _view(live)
         own = None if peer.writer or not view.private else await peer.name()
         count, rows = await asyncio.to_thread(view.page, offset, limit, own)
-        head = {name: getattr(view, name) for name in ("time", "tick", "cluster", "policy", "model", "bound")}
+        head = {
+            name: getattr(view, name) for name in ("time", "tick", "cluster", "policy", "model", "bound", "deferrals")
+        }
         return head | {"mode": live.mode, "pending": count, "jobs": [asdict(j) for j in rows]}
 
     @app.get("/v1/jobs/{job_id}/explain")

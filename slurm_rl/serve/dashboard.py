@@ -40,7 +40,8 @@ tr.alone td { color: var(--soft) } tr.promoted td:first-child::after { content: 
 <form id="ask" hidden><label>Token <input id="token" type="password" autocomplete="off"></label></form>
 <section class="tiles"><div><span>cluster</span><b id="cluster">–</b></div><div><span>policy</span><b id="policy">–</b>
 </div><div><span>pending</span><b id="pending">–</b></div><div><span>most a SiteFactor may be</span><b id="bound">–</b>
-</div><div><span>as of</span><b id="time">–</b></div></section>
+</div><div hidden><span>left for later</span><b id="later"></b></div>
+<div><span>as of</span><b id="time">–</b></div></section>
 <section class="card" id="chosen" hidden aria-live="polite"></section>
 <section class="card"><div class="bar"><h2 id="shown">Queue</h2>
 <input id="filter" type="search" placeholder="user, name or job id" aria-label="filter"></div>
@@ -112,6 +113,10 @@ async function refresh() {
     said = await get("/v1/queue?limit=200");
     for (const name of ["cluster", "policy", "pending", "mode"]) $(name).textContent = said[name];
     $("bound").textContent = "±" + said.bound;
+    const {jobs, made, success_rate} = said.deferrals;
+    $("later").parentElement.hidden = !made;
+    $("later").textContent = `${jobs} now, ${made} in all` +
+      (success_rate == null ? "" : `, ${Math.round(100 * success_rate)}% got what they waited for`);
     $("mode").className = "badge " + said.mode;
     $("time").textContent = new Date(said.time * 1000).toLocaleTimeString();
     $("problem").textContent = "";

@@ -137,7 +137,7 @@ class CliClient:
             return results
         settled = []
         for update, result in zip(updates, results, strict=True):
-            only_site = update.features is None and update.prefer is None and update.start_in is None
+            only_site = update.features is None and update.prefer is None and update.start_at is None
             if result.status is UpdateStatus.UNKNOWN and only_site and update.job_id in site:
                 written = site[update.job_id] == update.site_factor
                 status = UpdateStatus.APPLIED if written else UpdateStatus.NOT_SENT

@@ -100,6 +100,7 @@ def _job(j: Mapping[str, Any], factors: Mapping[int, PriorityFactors]) -> SlurmJ
         submit_time=number(j.get("submit_time")) or None,
         eligible_time=number(j.get("eligible_time")) or None,
         start_time=number(j.get("start_time")) or None,
+        deadline=number(j.get("deadline")) or None,
         end_time=None if minutes is None else number(j.get("end_time")) or None,  # else a year hence
         time_limit=None if minutes is None else minutes * 60,
         nodes=nodes,

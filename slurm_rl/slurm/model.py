@@ -58,6 +58,7 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
     eligible_time: int | None = None
     start_time: int | None = None  # of a pending job: when Slurm expects it to start
     end_time: int | None = None
+    deadline: int | None = None  # by which it must have ended
     time_limit: int | None = None  # seconds; None is unlimited
 
     nodes: int = 1
@@ -187,7 +188,7 @@ class JobUpdate(msgspec.Struct, frozen=True, kw_only=True):
     site_factor: int | None = None
     features: str | None = None
     prefer: str | None = None
-    start_in: int | None = None  # seconds from now; 0 lifts a deferral
+    start_at: int | None = None  # not before this second (Unix time), after which Slurm may start it; 0 lifts that
 
     @classmethod
     def of(
@@ -197,7 +198,7 @@ class JobUpdate(msgspec.Struct, frozen=True, kw_only=True):
         site_factor: int | None = None,
         features: str | None = None,
         prefer: str | None = None,
-        start_in: int | None = None,
+        start_at: int | None = None,
     ) -> JobUpdate:
         """An update of exactly this record: an array's waiting tasks, and not its running or separate ones."""
         tasks = job.array_tasks if job.job_id == job.array_job_id else ""
@@ -207,7 +208,7 @@ class JobUpdate(msgspec.Struct, frozen=True, kw_only=True):
             site_factor=site_factor,
             features=features,
             prefer=prefer,
-            start_in=start_in,
+            start_at=start_at,
         )
 
 

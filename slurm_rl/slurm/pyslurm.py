@@ -116,7 +116,7 @@ class PyslurmClient:
 
 def expressible(update: JobUpdate) -> bool:
     """Whether pyslurm can send it: it drops a SiteFactor of 0, and knows neither prefer nor array records."""
-    others = (update.features, update.prefer, update.start_in)
+    others = (update.features, update.prefer, update.start_at)
     return bool(update.site_factor) and not update.array_tasks and all(value is None for value in others)
 
 
@@ -149,6 +149,7 @@ def job(j: Any, factors: Mapping[int, PriorityFactors]) -> SlurmJob:
         submit_time=j.submit_time,
         eligible_time=j.eligible_time,
         start_time=j.start_time,
+        deadline=getattr(j, "deadline", None),
         end_time=None if j.time_limit is None else j.end_time,
         time_limit=None if j.time_limit is None else int(j.time_limit) * 60,
         nodes=j.num_nodes or 1,

@@ -53,6 +53,7 @@ JOB_FIELDS = (
     "NodeList",
     "PriorityLong",
     "Nice",
+    "Deadline",
 )
 FACTOR_FIELDS = ("%i", "%Y", "%A", "%B", "%F", "%J", "%P", "%Q", "%S", "%T", "%N", "%f")
 _TRES_TERM = re.compile(r"=(-?[\d.]+)")
@@ -101,6 +102,7 @@ def _job(r: Mapping[str, str], factors: Mapping[int, PriorityFactors], cron: fro
             eligible_time=timestamp(r["EligibleTime"]),
             start_time=timestamp(r["StartTime"]),
             end_time=timestamp(r["EndTime"]),
+            deadline=timestamp(r["Deadline"]),
             time_limit=seconds(r["TimeLimit"]),
             nodes=nodes,
             cpus=_first_number(r["NumCPUs"], 1),

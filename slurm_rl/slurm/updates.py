@@ -41,10 +41,10 @@ def command_line(update: JobUpdate) -> str:
             if _EXPRESSION.fullmatch(value) is None:
                 raise InputError(f"job {update.job_id}: {value!r} is not a feature expression", field=key)
             words.append(f"{key}={value}")
-    if update.start_in is not None:
-        if update.start_in < 0:
-            raise InputError(f"job {update.job_id}: a start {-update.start_in} s in the past", field="StartTime")
-        words.append(f"StartTime=now+{update.start_in}" if update.start_in else "StartTime=now")
+    if update.start_at is not None:
+        if not 0 <= update.start_at < 2**31:
+            raise InputError(f"job {update.job_id}: {update.start_at} is no Unix time", field="StartTime")
+        words.append(f"StartTime=uts{update.start_at}" if update.start_at else "StartTime=now")
     if len(words) == 1:
         raise InputError(f"job {update.job_id}: the update changes nothing")
     return " ".join(words)

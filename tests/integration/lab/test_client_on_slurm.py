@@ -149,12 +149,14 @@ def test_a_thousand_site_factors_in_two_seconds_read_back_right(client: CliClien
 
 def test_features_prefer_and_deferral_are_written_and_cleared(client: CliClient, submit: Submit) -> None:
     job_id = submit("--gpus=2", "--hold")
-    update = JobUpdate(job_id=job_id, site_factor=5, features="t4|v100", prefer="(t4|v100)&t4", start_in=500)
+    update = JobUpdate(
+        job_id=job_id, site_factor=5, features="t4|v100", prefer="(t4|v100)&t4", start_at=int(time.time()) + 500
+    )
     assert [r.status for r in client.update([update])] == [UpdateStatus.APPLIED]
     (job,) = client.snapshot().jobs
     assert (job.features, job.prefer) == ("t4|v100", "(t4|v100)&t4")
     assert job.held
-    assert [r.applied for r in client.update([JobUpdate(job_id=job_id, features="", prefer="", start_in=0)])] == [True]
+    assert [r.applied for r in client.update([JobUpdate(job_id=job_id, features="", prefer="", start_at=0)])] == [True]
     (job,) = client.snapshot().jobs
     assert (job.features, job.prefer) == ("", "")
 
@@ -163,11 +165,11 @@ def test_a_deferred_job_waits_and_a_lifted_deferral_lets_it_run(client: CliClien
     submit("--nodes=2", "--gpus-per-node=t4:4", "--job-name=fill")
     wait_until(lambda: jobs_by_name(client)["fill"].running, "the first job runs")
     job_id = submit("--gpus=t4:1", "--job-name=deferred")
-    assert client.update([JobUpdate(job_id=job_id, start_in=900)])[0].applied
+    assert client.update([JobUpdate(job_id=job_id, start_at=int(time.time()) + 900)])[0].applied
     job = jobs_by_name(client)["deferred"]
     assert not job.eligible(time.time())
     assert job.eligible(time.time() + 901)
-    assert client.update([JobUpdate(job_id=job_id, start_in=0)])[0].applied
+    assert client.update([JobUpdate(job_id=job_id, start_at=0)])[0].applied
     assert jobs_by_name(client)["deferred"].eligible(time.time() + 1)
 
 

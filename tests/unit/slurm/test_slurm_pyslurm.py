@@ -128,7 +128,7 @@ def test_a_node() -> None:
         (JobUpdate(job_id=1, site_factor=0), False),  # pyslurm silently drops a 0
         (JobUpdate(job_id=1, site_factor=5, prefer="a100"), False),
         (JobUpdate(job_id=1, features="a100"), False),
-        (JobUpdate(job_id=1, site_factor=5, start_in=60), False),
+        (JobUpdate(job_id=1, site_factor=5, start_at=60), False),
         (JobUpdate(job_id=1, site_factor=5, array_tasks="1-5"), False),
     ],
 )

@@ -23,11 +23,11 @@ APPLIED, REFUSED, UNKNOWN, NOT_SENT = (
 
 
 def test_the_command_of_an_update() -> None:
-    update = JobUpdate(job_id=7, site_factor=-5, features="(a100|t4)&ib", prefer="", start_in=60)
+    update = JobUpdate(job_id=7, site_factor=-5, features="(a100|t4)&ib", prefer="", start_at=1794798552)
     assert updates.command_line(update) == (
-        "update JobId=7 SiteFactor=-5 Features=(a100|t4)&ib Prefer= StartTime=now+60"
+        "update JobId=7 SiteFactor=-5 Features=(a100|t4)&ib Prefer= StartTime=uts1794798552"
     )
-    assert updates.command_line(JobUpdate(job_id=7, start_in=0)) == "update JobId=7 StartTime=now"
+    assert updates.command_line(JobUpdate(job_id=7, start_at=0)) == "update JobId=7 StartTime=now"
 
 
 def test_an_array_record_is_addressed_by_its_waiting_tasks() -> None:
@@ -50,7 +50,7 @@ def test_an_array_record_is_addressed_by_its_waiting_tasks() -> None:
         JobUpdate(job_id=1, prefer="a100 Priority=1"),
         JobUpdate(job_id=1, features="a\tb"),
         JobUpdate(job_id=1, site_factor=2**31),
-        JobUpdate(job_id=1, start_in=-5),
+        JobUpdate(job_id=1, start_at=-5),
         JobUpdate(job_id=1, array_tasks="1 Priority=9", site_factor=1),
     ],
 )

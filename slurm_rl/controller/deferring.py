@@ -1,0 +1,214 @@
+"""Leaves a job for later although it fits, by a StartTime that ends by itself; journaled before it is sent.
+
+What the plan puts off gets the second until which it may wait. A job that the plan does not put off any more may start
+at once again. Whoever else changes a job's start time has the last word: such a job is not touched any more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import msgspec
+import structlog
+
+from slurm_rl.config import Config
+from slurm_rl.controller.observe import View
+from slurm_rl.controller.placement import Key, key_of, steerable
+from slurm_rl.domain.snapshot import Plan
+from slurm_rl.obs.journal import Deferred, Journal, JournalError
+from slurm_rl.obs.metrics import Metrics
+from slurm_rl.place.defer import Deferral
+from slurm_rl.slurm.client import SlurmClient
+from slurm_rl.slurm.model import JobUpdate, PriorityFactors, SlurmJob, SlurmState, UpdateStatus
+
+_SLACK = 5  # seconds that a plain submission, or a lift, may take to become eligible
+
+log = structlog.get_logger()
+
+
+def rules(config: Config) -> Deferral | None:
+    """How long jobs may be put off, as configured; None: not at all."""
+    return Deferral(seconds=float(config.placement_defer)) if config.placement_defer else None
+
+
+def deferrable(job: SlurmJob) -> str:
+    """Why a job is not ours to put off; "" if it is."""
+    if job.eligible_time is None or job.submit_time is None:
+        return "Slurm has not looked at it yet"
+    if job.eligible_time - job.submit_time > _SLACK:
+        return "its start time may be its user's"
+    if job.deadline is not None:
+        return "has a deadline"
+    return steerable(job, "features")
+
+
+def still_ours(job: SlurmJob, row: Deferred) -> bool:
+    """Whether a job's start time is the one that we wrote."""
+    if job.eligible_time is None:
+        return False
+    return 0 <= job.eligible_time - row.written <= (_SLACK if row.lifted else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A start time to write; `row` is what the journal will say of the job."""
+
+    job: SlurmJob
+    row: Deferred
+    why: str
+
+
+class Deferring:
+    """Follows jobs that were put off until they start, and counts what it was good for."""
+
+    def __init__(self, config: Config, journal: Journal, metrics: Metrics) -> None:
+        self.follow(config)
+        self.journal = journal
+        self.metrics = metrics
+        self.ended: Counter[str] = Counter()
+        self.made = 0
+        self._factors: dict[Key, PriorityFactors] = {}  # as they were last shown: sprio hides jobs with a start time
+
+    def follow(self, config: Config) -> None:
+        """Takes over another configuration."""
+        self.rules = rules(config)
+        self.horizon = 1.5 * config.interval  # what would end before the next tick is renewed now, or never
+        self.patience = config.placement_ticks * config.interval
+
+    def own(self, state: SlurmState) -> SlurmState:
+        """The state as users made it: jobs that we put off are eligible, with the priority they had."""
+        rows = self.journal.deferred()
+        if not rows:
+            return state
+        touched = self.journal.touched()
+        jobs = []
+        for job in state.jobs:
+            row = rows.get(key_of(job))
+            if row is None or not job.pending or not still_ours(job, row):
+                jobs.append(job)
+                continue
+            factors = job.factors or self._remembered(job, touched.get(key_of(job)))
+            jobs.append(msgspec.structs.replace(job, eligible_time=row.own, factors=factors))
+        return msgspec.structs.replace(state, jobs=tuple(jobs))
+
+    def _remembered(self, job: SlurmJob, site: int | None) -> PriorityFactors:
+        known = self._factors.get(key_of(job))
+        if known is None:  # of a controller that ran before us: the sum is all that Slurm shows
+            whole = job.priority - (site or 0)
+            return PriorityFactors(job.priority, 0, 0, 0, 0, whole, 0, site or 0, 0, 0, 0.0)
+        return known if site is None else msgspec.structs.replace(known, site=site)
+
+    def wanted(self, view: View, plan: Plan) -> list[Put]:
+        """What to write: start times of jobs to put off, and lifts of those that are put off no more."""
+        rows = self.journal.deferred()
+        now = view.now
+        waiting = {key_of(j): j for j in view.jobs if j.pending}
+        later = {key_of(view.jobs[d.job]): d for d in plan.later}
+        found = []
+        for key, old in rows.items():
+            if key in waiting and key not in later and old.lasts(now):
+                found.append(Put(waiting[key], replace(old, written=now, lifted=True), "put off no more"))
+        for key, d in later.items():
+            job, row = waiting[key], rows.get(key)
+            times = row.times if row is not None else 0
+            if row is not None and (row.lasts(now + self.horizon) or row.lasts(d.until - 1)):
+                continue
+            if self.rules is None or times >= self.rules.times or deferrable(job):
+                continue
+            kind = view.gpu_types[d.awaits]
+            self._factors[key] = job.factors or self._remembered(job, None)
+            found.append(Put(job, Deferred(d.until, False, job.eligible_time or 0, d.until, kind, times + 1), kind))
+        self._factors = {k: f for k, f in self._factors.items() if k in waiting}
+        return found
+
+    def apply(self, client: SlurmClient, puts: list[Put], tick: int, token: int, now: float) -> int:
+        """Journals and writes; how many were applied."""
+        # Writing SiteFactors may have taken a while.
+        puts = [replace(p, row=replace(p.row, written=int(now))) if p.row.lifted else p for p in puts]
+        puts = [p for p in puts if p.row.lifted or p.row.lasts(now + 1)]
+        if not puts:
+            return 0
+        self.journal.defer(token, now, [(key_of(p.job), p.row) for p in puts])
+        updates = [JobUpdate.of(p.job, start_at=0 if p.row.lifted else p.row.written) for p in puts]
+        results = client.update(updates)
+        refused = [key_of(p.job) for p, r in zip(puts, results, strict=True) if r.status is UpdateStatus.REFUSED]
+        self.journal.release_deferred(refused)
+        for p, r in zip(puts, results, strict=True):
+            until = 0 if p.row.lifted else p.row.written
+            log.info("defer", tick=tick, job=p.job.job_id, until=until, why=p.why, status=r.status.value)
+            self.metrics.updates.labels(r.status.value).inc()
+        made = sum(r.applied and not p.row.lifted for p, r in zip(puts, results, strict=True))
+        self.made += made
+        self.metrics.deferrals.inc(made)
+        return sum(r.applied for r in results)
+
+    def settle(self, state: SlurmState, now: float) -> None:
+        """Counts what became of jobs that were put off, and forgets those that wait no more."""
+        rows = self.journal.deferred()
+        jobs = {key_of(j): j for j in state.jobs}
+        over, late = [], []
+        for key, row in rows.items():
+            job = jobs.get(key)
+            if job is not None and job.pending:
+                if not still_ours(job, row):
+                    over.append((key, "changed"))
+                elif now > row.due + self.patience and not row.settled:
+                    late.append((key, replace(row, settled=True)))
+            else:
+                over.append((key, "gone" if job is None else self._came_to(job, row, state)))
+        self.journal.settle_deferred(now, late)
+        self.journal.release_deferred([key for key, _ in over])
+        for outcome in ["late"] * len(late) + [what for key, what in over if not rows[key].settled]:
+            self.ended[outcome] += 1
+            self.metrics.deferred_ended.labels(outcome).inc()
+        for kind, rate in self.rates().items():
+            self.metrics.deferral_rate.labels(kind).set(float("nan") if rate is None else rate)
+        self.metrics.jobs.labels("deferred").set(self._lasting(now))
+
+    def _came_to(self, job: SlurmJob, row: Deferred, state: SlurmState) -> str:
+        if (job.start_time or 0) > row.due + self.patience:
+            return "late"
+        held = set(job.node_list)
+        kinds = {kind for n in state.nodes if n.name in held for kind, count in n.gpus.items() if kind and count}
+        return "awaited_type" if kinds == {row.awaits} else "other_type"
+
+    def _lasting(self, now: float) -> int:
+        return sum(row.lasts(now) for row in self.journal.deferred().values())
+
+    def rates(self) -> dict[str, float | None]:
+        """Shares of jobs that started in time, and in time on the awaited type; None before there is one."""
+        success, other, late = (self.ended[what] for what in ("awaited_type", "other_type", "late"))
+        whole = success + other + late
+        if not whole:
+            return {"allocation": None, "success": None}
+        return {"allocation": (success + other) / whole, "success": success / whole}
+
+    def summary(self, now: float) -> dict[str, float | None]:
+        """For those who look at the queue."""
+        rates = {f"{kind}_rate": rate for kind, rate in self.rates().items()}
+        return {"jobs": self._lasting(now), "made": self.made, **rates}
+
+
+def lift_all(client: SlurmClient, journal: Journal, *, clock: Callable[[], float] = time.time) -> tuple[int, int]:
+    """Lets every waiting job start again that has a start time of ours: (found, lifted)."""
+    found = lifted = 0
+    for attempt in range(3):
+        rows = journal.deferred()
+        if not rows:
+            break
+        state = client.snapshot()
+        jobs = {key_of(j): j for j in state.jobs if j.pending}
+        now = clock()
+        ours = [k for k, r in rows.items() if k in jobs and r.lasts(now) and still_ours(jobs[k], r)]
+        with suppress(JournalError):
+            journal.release_deferred([k for k in rows if k not in ours])
+        if attempt == 0:
+            found = len(ours)
+        if not ours:
+            break
+        lifted += sum(r.applied for r in client.update([JobUpdate.of(jobs[k], start_at=0) for k in ours]))
+    return found, lifted
