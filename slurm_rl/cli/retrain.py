@@ -26,6 +26,10 @@ Examples:
   slurm-rl retrain --trace history.csv --cluster cluster.json --out runs/november --json
 """
 
+_JOBS = 200  # of a history, at least
+_A_WAIT = 60  # seconds
+_WAITING = 20  # jobs that wait so long, at least, or a hundredth of all
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -53,13 +57,16 @@ def retrain(
 
     need_torch()
     history, site = pull(days, slurm_conf) if trace is None else read_sources([trace], cluster)[0]
-    from slurm_rl.policy.checkpoint import find_model, load_model
+    from slurm_rl.policy.checkpoint import find_model, load_model, save_model
     from slurm_rl.train.evaluation import before, compare, tuned_weights
+    from slurm_rl.train.module import unflatten
     from slurm_rl.train.ppo import Settings
     from slurm_rl.train.recipe import train_model
     from slurm_rl.train.search import SearchSettings
     from slurm_rl_sim.replay import parse_contenders, prepare, window_of
 
+    window = window_of(history, f"{share}:1")
+    enough_queueing(history, site, window, backfill)
     start = None if init_from == "none" else load_model(find_model(init_from)).net
     settings = Settings(
         iterations=iterations,
@@ -71,10 +78,9 @@ def retrain(
     )
     began = time.monotonic()
     say = (lambda text: None) if as_json else (lambda text: print(text, flush=True))
-    train_model(
+    model = train_model(
         settings, [(history, site)], out, share=share, start=start, report=reporter(settings, began, as_json), say=say
     )
-    window = window_of(history, f"{share}:1")
     early = before(history, window)
     weights = tuned_weights(prepare(early, site, seed=seed), backfill, "best-fit") if early is not None else None
     incumbent = [] if init_from == "none" else [f"rl:{init_from}"]
@@ -90,13 +96,47 @@ def retrain(
     )
     ratios: dict[str, Any] = {s.policy: s.ratio for s in standings}
     (out / "evaluation.json").write_text(json.dumps(ratios, indent=1), encoding="utf-8")
+    mine = ratios[f"rl:{out / 'model'}"]
+    scores = {f"test_{k}": round(mine[k], 4) for k in ("mean_bsld", "mean_wait", "p99_wait", "max_wait")}
+    manifest = dict(model.manifest) | {"init_from": init_from, "scores": dict(model.manifest["scores"]) | scores}
+    save_model(out / "model", unflatten(model.net), manifest, starve_drain=settings.starve_drain)
+    better = verdict(mine, {name: ratios[name] for name in ("multifactor", *incumbent)})
     if as_json:
-        print(json.dumps({"model": str(out / "model"), "jobs": len(history), "ratios": ratios}))
+        value = {"model": str(out / "model"), "jobs": len(history), "ratios": ratios, "better_than": better}
+        print(json.dumps(value))
         return
     print(f"on the last {100 * (1 - share):.0f}% of the time, as ratios to multifactor (tuned on what came before):")
     for name, r in ratios.items():
         print(f"  {name:<30.30} BSLD {r['mean_bsld']:.3f}  wait {r['mean_wait']:.3f}  p99 {r['p99_wait']:.3f}")
+    for name, is_better in better.items():
+        print(f"  the candidate is {'better' if is_better else 'NOT better'} than {name} in slowdown and wait together")
     print(f"candidate: {out / 'model'}  (switch it on with: slurm-rl models promote {out / 'model'})")
+
+
+def verdict(mine: dict[str, float], others: dict[str, dict[str, float]]) -> dict[str, bool]:
+    """Whether a candidate is better than others: mean slowdown times mean wait, as ratios to the same base."""
+    return {
+        name: mine["mean_bsld"] * mine["mean_wait"] < theirs["mean_bsld"] * theirs["mean_wait"]
+        for name, theirs in others.items()
+    }
+
+
+def enough_queueing(history: Trace, site: Cluster, window: tuple[int, int] | None, backfill: str) -> None:
+    """Refuses a history in which too few jobs wait: an order that nobody waits for cannot be learned, nor judged."""
+    from slurm_rl_sim.replay import parse_contenders, prepare, replay
+
+    (run,) = replay(prepare(history, site), parse_contenders("multifactor", backfill))
+    jobs = run.result.trace.submit_time
+    waits = run.result.ran & (run.result.start - jobs >= _A_WAIT)
+    first = jobs < window[0] if window is not None else jobs < 0
+    for part, what in ((first, "to learn from"), (~first, "to be judged by")):
+        waited, of = int(waits[part].sum()), int(part.sum())
+        if waited < max(_WAITING, of // 100):
+            raise InputError(
+                f"of the {of} jobs {what}, {waited} wait for {_A_WAIT} s or more when the history is replayed: "
+                f"too little queueing, {max(_WAITING, of // 100)} would do",
+                remedy="give more --days, or another --share; without queues any order will do",
+            )
 
 
 def pull(days: float, conf: Path | None) -> tuple[Trace, Cluster]:
@@ -107,10 +147,13 @@ def pull(days: float, conf: Path | None) -> tuple[Trace, Cluster]:
     client = CliClient(conf)
     state = client.snapshot()
     now = time.time()
-    trace = history_trace(client.history(now - days * 86_400, now), state.cluster)
-    if len(trace) < 200:
+    rows = client.history(now - days * 86_400, now)
+    finished = sum(1 for row in rows if row.start_time and row.end_time)
+    trace = history_trace(rows, state.cluster) if finished else None
+    if trace is None or len(trace) < _JOBS:
+        found = len(trace) if trace is not None else 0
         raise InputError(
-            f"Slurm's accounting has {len(trace)} finished jobs of the last {days:g} days, training needs 200",
+            f"Slurm's accounting has {found} finished jobs of the last {days:g} days, training needs {_JOBS}",
             remedy="give more --days",
         )
     return trace, site_cluster(state.nodes, state.cluster)[0]
