@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slurm_rl.errors import EnvironmentMissing, InputError, unknown_name
+from slurm_rl.errors import EnvironmentMissing, InputError, SlurmError, unknown_name
 
 if TYPE_CHECKING:
     from slurm_rl.train.ppo import Settings
@@ -28,6 +30,8 @@ Examples:
   slurm-rl train --out runs/generated --iterations 20        (generated workloads alone)
 
   slurm-rl train --trace history.csv --out runs/mine --resume --iterations 100
+
+  slurm-rl train --trace history.csv --out runs/mine --seeds 4 --executor slurm --slurm partition=gpu --slurm mem=16G
 """
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -35,6 +39,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command(help=_HELP)
 def train(
+    context: typer.Context,
     out: Annotated[Path, typer.Option(help="Directory for the model, the curve and the state of the training.")],
     trace: Annotated[list[Path] | None, typer.Option(help="Trace to learn from; may be given several times.")] = None,
     cluster: Annotated[Path | None, typer.Option(help="Cluster file; default: TRACE's NAME.cluster.json.")] = None,
@@ -51,8 +56,13 @@ def train(
     ] = 3.0,
     init_from: Annotated[str | None, typer.Option(help="Start from this model (a name or a directory).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the training in OUT.")] = False,
-    executor: Annotated[str, typer.Option(help="local, or slurm: submit the training as a job.")] = "local",
+    executor: Annotated[str, typer.Option(help="local, or slurm: submit each seed's training as a job.")] = "local",
+    slurm: Annotated[list[str] | None, typer.Option(help="An option for sbatch, KEY=VALUE; may be repeated.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the jobs, then choose the best seed.")] = False,
     seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Train so many, from --seed on, in OUT/seed-N; the best becomes OUT/model.")
+    ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Trains; `_HELP` is what users see."""
@@ -61,9 +71,11 @@ def train(
     if executor not in ("local", "slurm"):
         raise unknown_name("executor", executor, ["local", "slurm"])
     need_torch()
+    say: Callable[[str], None] = (lambda text: None) if as_json else (lambda text: print(text, flush=True))
+    outs = {s: out / f"seed-{s}" if seeds > 1 else out for s in range(seed, seed + seeds)}
     if executor == "slurm":
-        value: dict[str, Any] = _submit(out, [a for a in sys.argv[1:] if a != "--json"])
-        print(json.dumps(value) if as_json else f"submitted as job {value['job']}; log: {value['log']}")
+        read_sources(trace or [], cluster)  # what is wrong with them is said here, not in a job's log
+        _in_jobs(context, outs, out, _options(slurm or []), wait=wait, as_json=as_json, say=say)
         return
     from slurm_rl.policy.checkpoint import find_model, load_model
     from slurm_rl.train.ppo import Settings
@@ -82,27 +94,21 @@ def train(
     )
     start = load_model(find_model(init_from)).net if init_from else None
     began = time.monotonic()
-    model = train_model(
-        settings,
-        read_sources(trace or [], cluster),
-        out,
-        share=share,
-        resume=resume,
-        start=start,
-        report=reporter(settings, began, as_json),
-        say=lambda text: None if as_json else print(text, flush=True),
-    )
-    value = {
-        "model": str(out / "model"),
-        "sha256": model.digest,
-        "scores": dict(model.manifest["scores"]),
-        "wall_seconds": time.monotonic() - began,
-    }
-    print(
-        json.dumps(value)
-        if as_json
-        else f"model: {out / 'model'}  (try: slurm-rl replay TRACE --policy rl:{out / 'model'})"
-    )
+    sources = read_sources(trace or [], cluster)
+    for s, place in outs.items():
+        if seeds > 1:
+            say(f"seed {s}:")
+        train_model(
+            replace(settings, seed=s),
+            sources,
+            place,
+            share=share,
+            resume=resume,
+            start=start,
+            report=reporter(settings, began, as_json),
+            say=say,
+        )
+    _tell_best(outs, out, as_json, {"wall_seconds": time.monotonic() - began})
 
 
 def read_goals(text: str) -> dict[str, float]:
@@ -166,16 +172,85 @@ def reporter(settings: Settings, began: float, quiet: bool) -> Any:
     return report
 
 
-def _submit(out: Path, arguments: list[str]) -> dict[str, Any]:
-    """Runs the same command as a Slurm job."""
-    import submitit
+def command_of(context: typer.Context, **changed: Any) -> list[str]:
+    """This command's words again, with some options changed; where it runs does not matter to its paths."""
+    words = ["train"]
+    for option in context.command.params:
+        value = changed.get(option.name or "", context.params.get(option.name or ""))
+        if value is None or value is False:
+            continue
+        for one in value if isinstance(value, list | tuple) else [value]:
+            words.append(option.opts[0])
+            if one is not True:
+                words.append(str(one.resolve()) if isinstance(one, Path) else str(one))
+    return words
 
-    kept = [a for i, a in enumerate(arguments) if a != "--executor" and (i == 0 or arguments[i - 1] != "--executor")]
-    kept = [a for a in kept if not a.startswith("--executor=")]
-    log = out / "slurm"
-    log.mkdir(parents=True, exist_ok=True)
-    manager = submitit.SlurmExecutor(folder=log)
-    manager.update_parameters(job_name="slurm-rl-train", cpus_per_task=2, time=12 * 60)
-    function = submitit.helpers.CommandFunction([sys.executable, "-m", "slurm_rl", *kept])
-    job = manager.submit(function)
-    return {"job": str(job.job_id), "log": str(job.paths.stdout)}
+
+def _options(pairs: list[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        key, equals, value = pair.lstrip("-").partition("=")
+        if not key or not equals:
+            raise InputError(f"must be KEY=VALUE, got {pair!r}", field="--slurm", remedy="e.g. --slurm partition=gpu")
+        found[key] = value
+    for name in ("time", "cpus-per-task", "cpus_per_task"):
+        if name in found and not found[name].isdecimal():
+            raise InputError(f"{name} must be a whole number (of minutes, of CPUs)", field="--slurm")
+    return found
+
+
+def _in_jobs(
+    context: typer.Context,
+    outs: Mapping[int, Path],
+    out: Path,
+    options: Mapping[str, str],
+    *,
+    wait: bool,
+    as_json: bool,
+    say: Callable[[str], None],
+) -> None:
+    """Runs the same command as a Slurm job for each seed; each resumes what it finds, so that it may be requeued."""
+    from slurm_rl.train.submit import submit, wait_for
+
+    alone = {"executor": "local", "slurm": None, "wait": False, "seeds": 1, "resume": True}
+    commands = {
+        seed: [sys.executable, "-m", "slurm_rl", *command_of(context, out=place, seed=seed, **alone, as_json=False)]
+        for seed, place in outs.items()
+    }
+    if not context.params["resume"]:
+        for place in outs.values():
+            (place / "training.pt").unlink(missing_ok=True)  # jobs would go on with it
+    jobs = submit(commands, outs, options)
+    for j in jobs:
+        say(f"seed {j.seed}: submitted as job {j.job}; log: {j.log}")
+    told = [{"seed": j.seed, "job": j.job, "log": j.log} for j in jobs]
+    if not wait:
+        if as_json:
+            print(json.dumps({"jobs": told}))
+        elif len(jobs) > 1:
+            say(f"when they have ended, the same command with --executor local --resume puts the best into {out}/model")
+        return
+    failed = wait_for(jobs, say)
+    if len(failed) == len(jobs):
+        raise SlurmError(f"no job left a model; see {failed[0].log.replace('.out', '.err')}")
+    for j in failed:
+        say(f"seed {j.seed}: job {j.job} left no model; see {j.log.replace('.out', '.err')}")
+    _tell_best({j.seed: j.out for j in jobs if j not in failed}, out, as_json, {"jobs": told})
+
+
+def _tell_best(outs: Mapping[int, Path], out: Path, as_json: bool, more: Mapping[str, Any]) -> None:
+    """Chooses among the seeds, if there are several, and says what was made."""
+    from slurm_rl.policy.checkpoint import load_model
+    from slurm_rl.train.submit import choose
+
+    if out in outs.values():
+        seed, model = next(iter(outs)), load_model(out / "model")
+    else:
+        seed, model = choose(outs, out / "model")
+    if as_json:
+        value = {"model": str(out / "model"), "sha256": model.digest, "scores": dict(model.manifest["scores"])}
+        print(json.dumps(value | {"seed": seed, "seeds": dict(model.manifest.get("seeds", {}))} | dict(more)))
+        return
+    for s, score in dict(model.manifest.get("seeds", {})).items():
+        print(f"seed {s}: validation {score:.4f}{'  <- best' if int(s) == seed else ''}")
+    print(f"model: {out / 'model'}  (try: slurm-rl replay TRACE --policy rl:{out / 'model'})")
