@@ -47,10 +47,11 @@ def train(
     iterations: Annotated[int, typer.Option(min=0, help="Of PPO; 0: imitation and search alone.")] = 60,
     scenes: Annotated[int, typer.Option(min=1, help="Workloads played in each iteration.")] = 12,
     jobs: Annotated[int, typer.Option(min=100, help="Jobs of a workload.")] = 2500,
-    generations: Annotated[int, typer.Option(min=0, help="Of the search before PPO.")] = 30,
+    lessons: Annotated[int, typer.Option(min=0, help="Workloads from which run times are learned first.")] = 400,
+    generations: Annotated[int, typer.Option(min=0, help="Of the search before PPO.")] = 120,
     generated: Annotated[float, typer.Option(min=0, max=1, help="Share of workloads that are made up.")] = 0.5,
     share: Annotated[float, typer.Option(min=0.05, max=1, help="Part of each trace's time to learn from.")] = 0.6,
-    goals: Annotated[str, typer.Option(help="Weights of what is sought.")] = "bsld=1,wait=0.75,p99=0.75,max=0.5",
+    goals: Annotated[str, typer.Option(help="Weights of what is sought.")] = "bsld=1,wait=1,p99=1,max=0.5",
     starve_drain: Annotated[
         float, typer.Option(min=0.1, help="A job that waited so many times the backlog's time goes first.")
     ] = 3.0,
@@ -87,6 +88,7 @@ def train(
         scenes=scenes,
         jobs=jobs,
         generated=1.0 if not trace else generated,
+        lessons=lessons,
         search=SearchSettings(generations=generations),
         goals=read_goals(goals),
         starve_drain=starve_drain,

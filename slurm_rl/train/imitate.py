@@ -1,15 +1,16 @@
 """A start for learning: the linear path is the heuristic sjf-age, and the rest learns what its estimate misses.
 
 The teacher knows the true run times of a scene's jobs, the network sees only the features: it learns to expect, from
-who asks for what and what their other jobs are doing, how far the estimate will be off.
+who asks for what, what their other jobs are doing and what else waits, how far the estimate will be off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from slurm_rl.domain.arrays import Array
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT
@@ -18,7 +19,13 @@ from slurm_rl.train.rollout import Episode
 from slurm_rl.train.scenes import Scene
 
 _ESTIMATE, _AGE_RATIO = JOB_FEATURES.index("estimate"), JOB_FEATURES.index("age_ratio")
-_ROWS = 6000  # of each episode
+_AGEING = 0.5  # of the heuristic's own: estimates that are better need less of it
+_ROWS = 4000  # of each episode
+_LONGEST = 128  # queues beyond are not learned from
+_BATCH = 8192  # rows
+
+# Jobs, pool, mask, and by how much the logarithm of the true run time exceeds that of the estimate.
+Lesson = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def set_scales(net: QueueNet, episodes: Sequence[Episode]) -> None:
@@ -27,54 +34,83 @@ def set_scales(net: QueueNet, episodes: Sequence[Episode]) -> None:
     net.normalise(rows[:, :JOB_COUNT], rows[:, JOB_COUNT : JOB_COUNT + POOL_COUNT])
 
 
-def be_heuristic(net: QueueNet) -> None:
+def be_heuristic(net: QueueNet, ageing: float = 1.0) -> None:
     """Makes the linear path -log(estimate) + log(1 + wait / estimate), up to a constant: sjf-age."""
     with torch.no_grad():
         net.skip.zero_()
-        net.skip[_ESTIMATE] = -1.0 / max(float(net.job_scale[_ESTIMATE]), 1e-6)
-        net.skip[_AGE_RATIO] = 1.0 / max(float(net.job_scale[_AGE_RATIO]), 1e-6)
+        for feature, weight in ((_ESTIMATE, -1.0), (_AGE_RATIO, ageing)):
+            scale = float(net.job_scale[feature])
+            net.skip[feature] = weight / scale if scale > 0 else 0.0
 
 
 def learn_run_times(
-    net: QueueNet, episodes: Sequence[Episode], scenes: Sequence[Scene], *, epochs: int = 12, seed: int = 0
+    net: QueueNet, lessons: Sequence[Lesson], *, epochs: int = 30, seed: int = 0
 ) -> tuple[float, float]:
-    """Fits the nonlinear path to what the estimates miss; the mean (Huber) errors without and with it."""
-    rows, missed = _examples(episodes, scenes, seed)
-    jobs = torch.from_numpy(rows[:, :JOB_COUNT].copy()).unsqueeze(1)
-    pool = torch.from_numpy(rows[:, JOB_COUNT : JOB_COUNT + POOL_COUNT].copy())
-    target = torch.from_numpy(missed.astype(np.float32))
-    alone = torch.ones((len(jobs), 1), dtype=torch.bool)
-    linear = net.skip.detach().clone()
+    """Fits all but the heuristic to what the estimates miss; the mean (Huber) errors without and with it."""
+    bias = torch.zeros(1, requires_grad=True)
+    learning = [p for name, p in net.named_parameters() if p.requires_grad and not name.startswith("value")]
     with torch.no_grad():
         net.skip.zero_()
-    learning = [p for name, p in net.named_parameters() if name != "skip" and not name.startswith("value")]
-    optimiser = torch.optim.AdamW(learning, lr=2e-3, weight_decay=1e-3)
-    dice = torch.Generator().manual_seed(seed)
-    error = 0.0
-    for _ in range(epochs):
+    rate, step, steps = 3e-3, 0, epochs * len(lessons)
+    optimiser = torch.optim.AdamW([*learning, bias], lr=rate, weight_decay=1e-3)
+    dice = np.random.default_rng([seed, 13])
+    before, after = 0.0, 0.0
+    for epoch in range(epochs):
         errors = []
-        for part in torch.split(torch.randperm(len(jobs), generator=dice), 1024):
-            scores, _ = net(jobs[part], pool[part], alone[part])
-            loss = torch.nn.functional.huber_loss(-scores[:, 0], target[part])
+        for k in dice.permutation(len(lessons)).tolist():
+            jobs, pool, mask, missed = lessons[k]
+            for group in optimiser.param_groups:
+                group["lr"] = rate * (1.0 - 0.97 * step / steps)
+            scores, _ = net(jobs, pool, mask)
+            loss = _error(bias - scores, missed, mask)
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             errors.append(loss.item())
-        error = float(np.mean(errors))
+            step += 1
+            if epoch == 0:
+                before += _error(torch.zeros_like(missed), missed, mask).item() / len(lessons)
+        after = float(np.mean(errors))
+    learned = net.skip.detach().clone()
+    be_heuristic(net, _AGEING)
     with torch.no_grad():
-        net.skip.copy_(linear)
-    return torch.nn.functional.huber_loss(torch.zeros_like(target), target).item(), error
+        net.skip.add_(learned)
+    return before, after
 
 
-def _examples(episodes: Sequence[Episode], scenes: Sequence[Scene], seed: int) -> tuple[Array, Array]:
-    """Rows of features, and by how much the logarithm of the true run time exceeds that of the estimate."""
-    dice = np.random.default_rng([seed, 13])
-    rows, missed = [], []
-    for episode, scene in zip(episodes, scenes, strict=True):
-        picked = episode.tape[dice.permutation(len(episode.tape))[:_ROWS]]
+def _error(guess: Tensor, missed: Tensor, mask: Tensor) -> Tensor:
+    """Huber errors; a queue counts as much as the root of its length."""
+    weight = mask / mask.sum(dim=1, keepdim=True).sqrt()
+    return (torch.nn.functional.huber_loss(guess, missed, reduction="none") * weight).sum() / weight.sum()
+
+
+def lessons_of(episodes: Sequence[Episode], scenes: Sequence[Scene], seed: int) -> list[Lesson]:
+    """Queues as they were seen, with what the estimates of their jobs missed, in batches of like length."""
+    seen: list[tuple[Array, Array]] = []
+    for number, (episode, scene) in enumerate(zip(episodes, scenes, strict=True)):
+        count = episode.turns["count"]
+        order = np.random.default_rng([seed, 13, number]).permutation(np.flatnonzero(count <= _LONGEST))
+        order = order[: np.searchsorted(np.cumsum(count[order]), _ROWS)]
         trace = scene.prepared.trace
         run = np.log(np.maximum(np.minimum(trace.run_time, trace.time_limit), 1.0))
-        job = picked[:, JOB_COUNT + POOL_COUNT].astype(np.int64)
-        rows.append(picked)
-        missed.append(run[job] - picked[:, _ESTIMATE])
-    return np.concatenate(rows), np.concatenate(missed)
+        for first, length in zip(episode.turns["first"][order].tolist(), count[order].tolist(), strict=True):
+            rows = episode.tape[first : first + length].copy()
+            job = rows[:, JOB_COUNT + POOL_COUNT].astype(np.int64)
+            seen.append((rows, (run[job] - rows[:, _ESTIMATE]).astype(np.float32)))
+    seen.sort(key=lambda pair: len(pair[1]))
+    return list(_batches(seen))
+
+
+def _batches(seen: Sequence[tuple[Array, Array]]) -> Iterator[Lesson]:
+    at = 0
+    while at < len(seen):
+        wide = len(seen[min(at + _BATCH // len(seen[at][1]), len(seen) - 1)][1])
+        part = seen[at : at + max(_BATCH // wide, 1)]
+        at += len(part)
+        longest = len(part[-1][1])
+        jobs = np.zeros((len(part), longest, JOB_COUNT), dtype=np.float32)
+        mask, missed = np.zeros((len(part), longest), dtype=bool), np.zeros((len(part), longest), dtype=np.float32)
+        for k, (rows, gap) in enumerate(part):
+            jobs[k, : len(gap)], mask[k, : len(gap)], missed[k, : len(gap)] = rows[:, :JOB_COUNT], True, gap
+        pool = np.stack([rows[0, JOB_COUNT : JOB_COUNT + POOL_COUNT] for rows, _ in part])
+        yield torch.from_numpy(jobs), torch.from_numpy(pool), torch.from_numpy(mask), torch.from_numpy(missed)

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from slurm_rl.domain.arrays import Array
-from slurm_rl.policy.features import POOL_COUNT
+from slurm_rl.errors import unknown_name
+from slurm_rl.policy.features import JOB_FEATURES, POOL_COUNT
 from slurm_rl.policy.network import HIDDEN, LAYOUT
 
+# Parts that can be switched off, to see what each is worth: features, and tensors that stay 0.
+PARTS: dict[str, tuple[str, ...]] = {
+    "estimate": (
+        "estimate", "spread", "inverse", "age_ratio", "seen", "latest_size", "latest_like", "user_level",
+        "elapsed_size", "elapsed_like",
+    ),
+    "spread": ("spread", "inverse"),
+    "history": (
+        "seen", "latest_size", "latest_like", "user_level", "running_size", "elapsed_size", "running_like",
+        "elapsed_like", "waiting_size", "waiting_like",
+    ),
+    "limit": ("limit",),
+    "context": ("inform",),
+    "attention": ("attend",),
+    "hidden": ("out",),
+}  # fmt: skip
 BUFFERS = ("job_shift", "job_scale", "pool_shift", "pool_scale")
 
 
@@ -71,6 +88,20 @@ class QueueNet(nn.Module):
             scales = np.where(deviation > 1e-3, 1.0 / np.maximum(deviation, 1e-3), 0.0)
             shift.copy_(torch.from_numpy(mean.astype(np.float32)))
             scale.copy_(torch.from_numpy(scales.astype(np.float32)))
+
+    def switch_off(self, parts: Sequence[str]) -> None:
+        """Blinds the network to some features, or keeps a tensor at 0: all that PARTS lists of these names."""
+        for part in parts:
+            if part not in PARTS:
+                raise unknown_name("part of the network", part, PARTS)
+            for name in PARTS[part]:
+                with torch.no_grad():
+                    if name in JOB_FEATURES:
+                        self.job_scale[JOB_FEATURES.index(name)] = 0.0
+                    else:
+                        tensor = self.get_parameter(name)
+                        tensor.zero_()
+                        tensor.requires_grad_(False)
 
     def tensors(self) -> dict[str, Array]:
         """The weights that the compiled twin reads."""

@@ -23,7 +23,7 @@ from slurm_rl.errors import SlurmRlError
 from slurm_rl.policy.checkpoint import flatten
 from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT
 from slurm_rl.policy.registry import parse_policy
-from slurm_rl.train.imitate import be_heuristic, learn_run_times, set_scales
+from slurm_rl.train.imitate import be_heuristic, learn_run_times, lessons_of, set_scales
 from slurm_rl.train.module import QueueNet, unflatten
 from slurm_rl.train.rollout import COSTS, Episode, Reference, play, reference_of
 from slurm_rl.train.scenes import Scene, Source, draw_scene
@@ -49,10 +49,11 @@ class Settings:
     entropy: tuple[float, float] = (0.003, 0.0)  # at first, at last
     value: float = 0.5
     temperature: float = 0.5
-    validation: int = 60  # scenes on which the best network is chosen
+    validation: int = 150  # scenes on which the best network is chosen
     reference: str = "sjf-age@user"
-    imitation: bool = True  # learn run times first
-    search: SearchSettings = field(default_factory=SearchSettings)  # then search over the last layer
+    lessons: int = 400  # scenes from which run times are learned first; 0: not at all
+    search: SearchSettings = field(default_factory=SearchSettings)  # then search over the linear path
+    without: tuple[str, ...] = ()  # parts of the network that are switched off (module.PARTS)
     goals: dict[str, float] = field(default_factory=lambda: dict(GOALS))  # of the search and the validation
     starve_drain: float = 3.0  # the cap: a job that waited so many times the backlog's time goes first
     costs: dict[str, float] = field(default_factory=lambda: dict(COSTS))  # of PPO
@@ -60,7 +61,7 @@ class Settings:
 
 
 # Mean queue beyond which a scene is left out: it would take as long to play as all the others.
-_LONGEST_QUEUE = 100.0
+_LONGEST_QUEUE = 40.0
 
 
 class TrainingStopped(SlurmRlError):
@@ -291,12 +292,15 @@ class Trainer:
         s = self.settings
         first = s.seed * 7_000_003
         if not self.started:
-            scenes = self.scenes(range(first, first + 2 * s.scenes))
-            set_scales(self.net, self.episodes(scenes, 0, s.temperature))
             be_heuristic(self.net)
-            if s.imitation:
-                episodes = self.episodes(scenes, 1, s.temperature)
-                before, after = learn_run_times(self.net, episodes, [scene for scene, _ in scenes], seed=s.seed)
+            scenes = self.scenes(range(first, first + max(s.lessons, 2 * s.scenes)))
+            episodes = self.episodes(scenes, 0, s.temperature)
+            set_scales(self.net, episodes)
+            self.net.switch_off(s.without)
+            be_heuristic(self.net)
+            if s.lessons:
+                lessons = lessons_of(episodes, [scene for scene, _ in scenes], s.seed)
+                before, after = learn_run_times(self.net, lessons, seed=s.seed)
                 report(f"run times: error of log run time {before:.3f} by the estimate, {after:.3f} by the network")
         if s.search.generations:
             net = search(
@@ -377,6 +381,7 @@ class Trainer:
             raise TrainingStopped(
                 f"{path} was made with other settings ({', '.join(sorted(other))}): use another --out"
             )
+        self.net.switch_off(self.settings.without)
         self.net.load_state_dict(state["net"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.iteration, self.best = int(state["iteration"]), float(state["best"])

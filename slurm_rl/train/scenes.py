@@ -11,7 +11,7 @@ from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.cluster import KNOWN_GPUS, Cluster, NodeClass
 from slurm_rl.traces.generate import Workload, generate
 from slurm_rl.traces.limits import typed_limits
-from slurm_rl.traces.trace import Trace
+from slurm_rl.traces.trace import Labels, Trace
 from slurm_rl_sim.replay import Prepared, prepare
 
 DAY = 86_400
@@ -38,12 +38,13 @@ class Scene:
 def draw_scene(sources: Sequence[Source], seed: int, *, jobs: int = 3000, generated: float = 0.5) -> Scene:
     """The scene of a seed: the same seed gives the same scene."""
     dice = np.random.default_rng([seed, 7])
-    backfill = "easy" if dice.random() < 0.7 else "slurm"
+    backfill = "easy" if dice.random() < 0.5 else "slurm"
     if not sources or dice.random() < generated:
         trace, cluster = _generated(dice, jobs)
     else:
         source = sources[int(dice.integers(len(sources)))]
         trace, cluster = _varied(source, dice, jobs)
+    trace = _less_known(trace, dice)
     prepared = prepare(trace, cluster, seed=int(dice.integers(1 << 30)))
     measured = np.arange(len(prepared.trace)) >= _WARM_UP * len(prepared.trace)
     return Scene(f"{trace.name}#{seed}", replace(prepared, measured=measured), backfill)
@@ -61,9 +62,13 @@ def _generated(dice: np.random.Generator, jobs: int) -> tuple[Trace, Cluster]:
         for kind in kinds.tolist():
             gpus = int(dice.choice([4, 8]))
             speed = KNOWN_GPUS[kind].speed
-            classes.append(NodeClass(int(dice.integers(4, 33)), kind, gpus, 12 * gpus, 96.0 * gpus, "gpu", speed))
+            classes.append(
+                NodeClass(
+                    int(np.exp(dice.uniform(np.log(4), np.log(70)))), kind, gpus, 12 * gpus, 96.0 * gpus, "gpu", speed
+                )
+            )
         cluster = Cluster("gpus", tuple(classes))
-        cpu_only, most = float(dice.choice([0.0, 0.1, 0.3])), int(dice.choice([16, 32, 64]))
+        cpu_only, most = float(dice.choice([0.0, 0.1, 0.3])), int(dice.choice([16, 32, 64, 128]))
     workload = Workload(
         jobs=jobs,
         days=float(np.exp(dice.uniform(np.log(2), np.log(30)))) * jobs / 2500,  # fewer jobs could not fill as many
@@ -74,8 +79,8 @@ def _generated(dice: np.random.Generator, jobs: int) -> tuple[Trace, Cluster]:
         typed=float(dice.choice([0.0, 0.25, 0.5])),
         max_gpus=most,
         size_decay=float(dice.uniform(0.35, 0.8)),
-        median_run=float(np.exp(dice.uniform(np.log(120), np.log(7200)))),
-        run_spread=float(dice.uniform(1.0, 2.3)),
+        median_run=float(np.exp(dice.uniform(np.log(60), np.log(14400)))),
+        run_spread=float(dice.uniform(1.0, 2.8)),
         batch=float(np.exp(dice.uniform(0, np.log(40)))),
         deadlines=float(dice.choice([0.0, 0.3])),
         seed=int(dice.integers(1 << 30)),
@@ -102,14 +107,27 @@ def _varied(source: Source, dice: np.random.Generator, jobs: int) -> tuple[Trace
     return _relimited(window, dice), source.cluster
 
 
+def _less_known(trace: Trace, dice: np.random.Generator) -> Trace:
+    """Sites differ in what they tell of a job: half of the scenes have no job names, one in six not even users."""
+    names, users = dice.random() < 0.5, dice.random() < 1 / 6
+    blank = Labels.blank(len(trace))
+    if names or users:
+        trace = replace(trace, job_name=blank)
+    return replace(trace, user=blank, group=blank) if users else trace
+
+
 def _relimited(trace: Trace, dice: np.random.Generator) -> Trace:
-    """Limits as good or as bad as sites have them: kept, blurred, or one and the same for (nearly) all."""
+    """Limits as good or as bad as sites have them: kept, blurred, by habit, or one and the same for (nearly) all."""
     kind = dice.random()
     run: Array = trace.run_time
-    if kind < 0.5:
+    if kind < 0.35:
         return trace
-    if kind < 0.75:
+    if kind < 0.55:
         wished = np.maximum(run, 60) * np.exp(dice.uniform(0.5, 2.0) + 1.5 * np.abs(dice.standard_normal(len(run))))
+    elif kind < 0.8:
+        habits = np.array([1, 4, 12, 24, 48, 168]) * 3600.0
+        favourite = dice.integers(len(habits), size=len(trace.user.names) + 1)[trace.user.codes]
+        wished = habits[np.where(dice.random(len(run)) < 0.7, favourite, dice.integers(len(habits), size=len(run)))]
     else:
         wished = np.full(len(run), float(dice.choice([1, 2, 7])) * DAY)
     return replace(trace, time_limit=typed_limits(np.maximum(run, 1), wished))

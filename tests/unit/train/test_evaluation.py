@@ -81,7 +81,7 @@ def test_evaluate_prints_one_json_value(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_train_writes_a_model_that_replays(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    small = ["--iterations", "1", "--scenes", "4", "--jobs", "300", "--generations", "1"]
+    small = ["--iterations", "1", "--scenes", "4", "--jobs", "300", "--generations", "1", "--lessons", "6"]
     code, value = call(capsys, "train", "--out", str(tmp_path / "run"), *small)
     assert code == 0
     assert isinstance(value, dict)

@@ -11,17 +11,21 @@ import numpy as np
 import pytest
 import torch
 
+from slurm_rl.errors import InputError
 from slurm_rl.policy.checkpoint import flatten, load_model
+from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES
 from slurm_rl.policy.registry import parse_policy
-from slurm_rl.train.imitate import be_heuristic, learn_run_times, set_scales
-from slurm_rl.train.module import QueueNet
+from slurm_rl.train.imitate import be_heuristic, learn_run_times, lessons_of, set_scales
+from slurm_rl.train.module import PARTS, QueueNet, unflatten
 from slurm_rl.train.ppo import Settings, Trainer, TrainingStopped, advantages, order_log_probability, ppo_loss
 from slurm_rl.train.recipe import train_model
 from slurm_rl.train.rollout import COSTS, play, reference_of
 from slurm_rl.train.scenes import draw_scene
 from slurm_rl.train.search import SearchSettings, log_ratios, search
 
-TINY = Settings(iterations=2, scenes=3, jobs=300, validation=3, search=SearchSettings(generations=1, pairs=1))
+TINY = Settings(
+    iterations=2, scenes=3, jobs=300, validation=3, lessons=6, search=SearchSettings(generations=1, pairs=1)
+)
 
 
 def test_the_probability_of_an_order_is_that_of_plackett_and_luce() -> None:
@@ -104,11 +108,48 @@ def test_the_start_is_the_heuristic_and_run_times_are_learned(tmp_path: Path) ->
     trainer.net = QueueNet(1)
     set_scales(trainer.net, trainer.episodes(scenes, 0, 0.5))
     be_heuristic(trainer.net)
-    before, after = learn_run_times(trainer.net, trainer.episodes(scenes, 1, 0.5), [s for s, _ in scenes])
+    lessons = lessons_of(trainer.episodes(scenes, 1, 0.5), [s for s, _ in scenes], seed=0)
+    before, after = learn_run_times(trainer.net, lessons)
     assert after < 0.8 * before
 
 
-def test_the_search_moves_the_last_layer_alone(tmp_path: Path) -> None:
+def test_lessons_are_what_estimates_missed() -> None:
+    scene = draw_scene([], 4, jobs=300)
+    episode = play(
+        scene, reference_of(scene, parse_policy("fcfs")), flatten(QueueNet(0).tensors()), temperature=0.5, seed=1
+    )
+    lessons = lessons_of([episode], [scene], seed=0)
+    run = np.minimum(scene.prepared.trace.run_time, scene.prepared.trace.time_limit)
+    known = np.log(np.maximum(run, 1.0))
+    rows = 0
+    for jobs, pool, mask, missed in lessons:
+        assert len(pool) == len(jobs)
+        found = (jobs[:, :, JOB_FEATURES.index("estimate")] + missed)[mask].numpy()
+        assert np.abs(found[:, None] - known[None, :]).min(axis=1) == pytest.approx(np.zeros(len(found)), abs=1e-4)
+        assert not jobs[~mask].any()
+        rows += int(mask.sum())
+    assert 0 < rows <= 4000
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_that_is_switched_off_stays_off(tmp_path: Path, part: str) -> None:
+    settings = replace(TINY, iterations=1, lessons=3, without=(part,))
+    net = train_model(settings, [], tmp_path / part).net
+    tensors = unflatten(net)
+    for name in PARTS[part]:
+        if name in JOB_FEATURES:
+            assert tensors["job_scale"][JOB_FEATURES.index(name)] == 0
+        else:
+            assert not tensors[name].any()
+            assert any(t.any() for n, t in tensors.items() if n not in (name, "skip") and "shift" not in n)
+
+
+def test_an_unknown_part_is_refused() -> None:
+    with pytest.raises(InputError, match="attention"):
+        QueueNet(0).switch_off(["atention"])
+
+
+def test_the_search_moves_the_linear_path_alone(tmp_path: Path) -> None:
     trainer = Trainer(TINY, [], tmp_path)
     scenes = trainer.scenes(range(4))
     start = flatten(trainer.net.tensors())
@@ -117,7 +158,7 @@ def test_the_search_moves_the_last_layer_alone(tmp_path: Path) -> None:
     again = search(start, lambda g: scenes, settings, threads=trainer.threads)
     assert np.array_equal(found, again)
     assert (found != start).any()
-    assert np.array_equal(found[: -2 * 32], start[: -2 * 32])
+    assert np.array_equal(found[:-JOB_COUNT], start[:-JOB_COUNT])
 
 
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path: Path) -> None:
