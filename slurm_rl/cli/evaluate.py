@@ -12,13 +12,16 @@ _HELP = """Compare policies on a trace: same jobs, cluster, backfill and informa
 
 Replicate 0 is the trace; in the others the gaps between submissions vary by a tenth. Ratios are to the base policy,
 with 95% intervals from a bootstrap over replicates and stretches of time. With --window, multifactor's weights are
-first tuned on the jobs before the window. sjf@oracle knows true run times: a limit, not a contender.
+first tuned on the jobs before the window. With --windows N, policies meet on N random stretches of --window-jobs jobs
+instead, each on a cluster that the jobs before have filled. sjf@oracle knows true run times: a limit, no contender.
 
 Examples:
 
   slurm-rl evaluate --policy rl:default --trace traces/hetero.csv.gz
 
   slurm-rl evaluate --policy rl:default,sjf@user --trace venus.csv.gz --window 0.6:1 --backfill slurm --json
+
+  slurm-rl evaluate --policy rl:default --trace traces/hetero.csv.gz --windows 40 --window-jobs 512
 """
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -35,6 +38,8 @@ def evaluate(
     base: Annotated[str, typer.Option(help="What ratios refer to.")] = "multifactor",
     opponents: Annotated[bool, typer.Option(help="Add the usual baselines.")] = True,
     replicates: Annotated[int, typer.Option(min=1, help="How many.")] = 3,
+    windows: Annotated[int, typer.Option(min=0, help="Random stretches, in place of replicates; 0: none.")] = 0,
+    window_jobs: Annotated[int, typer.Option(min=10, help="Jobs of each of these.")] = 1024,
     tune: Annotated[bool, typer.Option(help="Tune multifactor's weights on what is before the window.")] = True,
     seed: Annotated[int, typer.Option(help="Of replicates and limits.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
@@ -42,7 +47,7 @@ def evaluate(
     """Compares and prints; `_HELP` is what users see."""
     from slurm_rl.cli.progress import progress
     from slurm_rl.traces.read import read_trace
-    from slurm_rl.train.evaluation import OPPONENTS, before, compare, gap_closed, tuned_weights
+    from slurm_rl.train.evaluation import OPPONENTS, Windows, before, compare, gap_closed, tuned_weights
     from slurm_rl_sim.replay import find_cluster, parse_contenders, prepare, window_of
 
     jobs = read_trace(trace)
@@ -62,6 +67,7 @@ def evaluate(
             base=first,
             replicates=replicates,
             window=span,
+            windows=Windows(windows, window_jobs) if windows else None,
             placement=placement,
             weights=weights,
             seed=seed,
@@ -73,7 +79,8 @@ def evaluate(
             "trace": str(trace),
             "base": first.policy.name,
             "backfill": backfill,
-            "replicates": replicates,
+            "replicates": 0 if windows else replicates,
+            "windows": windows,
             "multifactor_weights": weights,
             "standings": [
                 {

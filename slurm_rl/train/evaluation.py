@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.cluster import Cluster
+from slurm_rl.errors import InputError
 from slurm_rl.policy.heuristics import MULTIFACTOR
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.traces.perturb import Step, perturb
@@ -30,12 +31,20 @@ _DRAWS = 2000
 
 
 @dataclass(frozen=True, slots=True)
+class Windows:
+    """Stretches of `jobs` jobs, drawn at random; as many jobs before each fill the cluster."""
+
+    count: int
+    jobs: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
-    """One policy's figures over all replicates, and its ratios to the base policy with 95% intervals."""
+    """One policy's figures over all cases, and its ratios to the base policy with 95% intervals."""
 
     policy: str
     backfill: str
-    mean: dict[str, float]  # geometric mean over replicates
+    mean: dict[str, float]  # geometric over replicates, arithmetic over windows
     ratio: dict[str, float]
     low: dict[str, float]
     high: dict[str, float]
@@ -65,6 +74,24 @@ def replicate(trace: Trace, number: int, seed: int) -> Trace:
     return perturb(trace, [Step("arrival-noise", _JITTER)], seed=seed * 1000 + number)
 
 
+def drawn_windows(
+    trace: Trace, windows: Windows, span: tuple[int, int] | None, seed: int
+) -> Iterator[tuple[Trace, tuple[int, int]]]:
+    """Parts of a trace, each with the window of its jobs that are measured."""
+    trace = trace.take(np.argsort(trace.submit_time, kind="stable"))
+    submit = trace.submit_time
+    low, high = (0, len(trace)) if span is None else np.searchsorted(submit, span)
+    if high - low < windows.jobs:
+        raise InputError(
+            f"has {high - low:,} jobs to draw from, fewer than a window's {windows.jobs:,}",
+            file=trace.name,
+            remedy="give a smaller --window-jobs, or a longer --window",
+        )
+    for first in np.random.default_rng([seed, 19]).integers(low, high - windows.jobs + 1, size=windows.count).tolist():
+        part = trace.take(np.arange(max(first - windows.jobs, 0), first + windows.jobs))
+        yield part, (int(submit[first]), int(submit[first + windows.jobs - 1]) + 1)
+
+
 def compare(
     trace: Trace,
     cluster: Cluster,
@@ -73,25 +100,35 @@ def compare(
     base: Contender,
     replicates: int = 5,
     window: tuple[int, int] | None = None,
+    windows: Windows | None = None,
     placement: str = "best-fit",
     weights: dict[str, float] | None = None,
     seed: int = 0,
     on_progress: Callable[[str, float], None] | None = None,
 ) -> list[Standing]:
-    """Replays every contender on every replicate; `base` is what ratios refer to."""
+    """Replays every contender on every replicate, or on every drawn window; `base` is what ratios refer to."""
     everyone = [base, *(c for c in contenders if c != base)]
     figures: dict[Contender, list[dict[str, float]]] = {c: [] for c in everyone}
     blocks: dict[Contender, list[Array]] = {c: [] for c in everyone}
-    for number in range(replicates):
-        prepared = prepare(replicate(trace, number, seed), cluster, window=window, seed=seed)
+    cases: Iterator[tuple[Trace, tuple[int, int] | None]]
+    if windows is None:
+        kind, count = "replicate", replicates
+        cases = ((replicate(trace, number, seed), window) for number in range(replicates))
+    else:
+        kind, count = "window", windows.count
+        cases = drawn_windows(trace, windows, window, seed)
+    for number, (part, measured) in enumerate(cases):
+        prepared = prepare(part, cluster, window=measured, seed=seed)
         for place, contender in enumerate(everyone):
             own = weights if contender.policy.code == MULTIFACTOR else None
             run = replay(prepared, [contender], placement=placement, weights=own)[0]
             figures[contender].append({k: _positive(run.metrics[k]) for k in METRICS})
             blocks[contender].append(_blocks(run))
             if on_progress is not None:
-                share = (number * len(everyone) + place + 1) / (replicates * len(everyone))
-                on_progress(f"replicate {number + 1} of {replicates}", share)
+                share = (number * len(everyone) + place + 1) / (count * len(everyone))
+                on_progress(f"{kind} {number + 1} of {count}", share)
+    if windows is not None:
+        return [_over_windows(c, figures[c], figures[base], seed) for c in everyone]
     return [_standing(c, base, figures, blocks, seed) for c in everyone]
 
 
@@ -136,6 +173,19 @@ def _standing(
         low[k], high[k] = np.percentile(top / np.maximum(bottom, 1e-9), (2.5, 97.5)).tolist()
     mean = {k: math.exp(float(np.mean([math.log(f[k]) for f in mine]))) for k in METRICS}
     ratio = {k: math.exp(float(v.mean())) for k, v in logs.items()}
+    return Standing(contender.policy.name, contender.backfill, mean, ratio, low, high)
+
+
+def _over_windows(
+    contender: Contender, mine: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]], seed: int
+) -> Standing:
+    """Ratios of means over windows: in some of them nobody waits, and a ratio of their own would say nothing."""
+    draws = np.random.default_rng([seed, 17]).integers(len(mine), size=(_DRAWS, len(mine)))
+    mean, ratio, low, high = {}, {}, {}, {}
+    for k in METRICS:
+        a, b = (np.array([f[k] for f in found]) for found in (mine, theirs))
+        mean[k], ratio[k] = float(a.mean()), float(a.mean() / b.mean())
+        low[k], high[k] = np.percentile(a[draws].mean(axis=1) / b[draws].mean(axis=1), (2.5, 97.5)).tolist()
     return Standing(contender.policy.name, contender.backfill, mean, ratio, low, high)
 
 

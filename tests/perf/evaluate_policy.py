@@ -2,6 +2,7 @@
 
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy table BACKFILL [REPLICATES] [WORKLOAD,…]
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy controls
+PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy ablations [PART,…]
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy estimator
 """
 
@@ -15,18 +16,20 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import spearmanr
 
+from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.policy.checkpoint import Model, find_model, flatten, load_model
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT
 from slurm_rl.policy.registry import learned
 from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.trace import Trace
-from slurm_rl.train.evaluation import OPPONENTS, before, compare, tuned_weights
-from slurm_rl.train.module import QueueNet, unflatten
+from slurm_rl.train.evaluation import OPPONENTS, before, compare, gap_closed, tuned_weights
+from slurm_rl.train.module import PARTS, QueueNet, unflatten
 from slurm_rl.train.ppo import Settings, Trainer
 from slurm_rl.train.recipe import first_part
-from slurm_rl.train.scenes import Source
-from slurm_rl.train.search import GOALS, log_ratios, price
+from slurm_rl.train.rollout import Reference
+from slurm_rl.train.scenes import Scene, Source
+from slurm_rl.train.search import GOALS, SearchSettings, log_ratios, price
 from slurm_rl_sim.replay import Contender, find_cluster, parse_contenders, prepare, window_of
 from slurm_rl_sim.simulation import Simulation
 
@@ -57,6 +60,8 @@ def workload(name: str) -> tuple[Trace, Cluster, str]:
 
 
 def table(model: Model, backfill: str, replicates: int, names: list[str]) -> None:
+    shown = ("mean_bsld", *SHOWN)
+    logs: dict[str, list[list[float]]] = {}
     for name in names:
         trace, cluster, share = workload(name)
         window = window_of(trace, share)
@@ -78,17 +83,34 @@ def table(model: Model, backfill: str, replicates: int, names: list[str]) -> Non
             rest = "  ".join(f"{k} {s.ratio[k]:.3f}" for k in SHOWN)
             interval = f"[{s.low['mean_bsld']:.3f}, {s.high['mean_bsld']:.3f}]"
             print(f"  {label:<15} BSLD {s.mean['mean_bsld']:8.2f}  ×{s.ratio['mean_bsld']:.3f} {interval}  {rest}")
+            logs.setdefault(label, []).append([math.log(s.ratio[k]) for k in shown])
+        closed = gap_closed(standings, f"rl:{model.name}", "multifactor")
+        if closed is not None:
+            print(f"  of the way from multifactor to sjf@oracle in log BSLD: {closed:.0%}")
+    print(f"\ngeometric means over {', '.join(names)}, {backfill}")
+    for label, rows in logs.items():
+        means = np.exp(np.mean(rows, axis=0))
+        print(f"  {label:<15} " + "  ".join(f"{k} {v:.3f}" for k, v in zip(shown, means, strict=True)), flush=True)
+
+
+def fresh_scenes(count: int) -> list[tuple[Scene, Reference]]:
+    """Scenes drawn as for training, but with seeds that no training uses."""
+    trace, cluster, _ = workload("venus")
+    trainer = Trainer(Settings(jobs=2500), [Source(first_part(trace, 0.6), cluster)], Path(tempfile.mkdtemp()))
+    return trainer.scenes(range(2_000_000_011, 2_000_000_011 + count))
+
+
+def judged(name: str, net: Array, drain: float, scenes: list[tuple[Scene, Reference]]) -> None:
+    logs = [log_ratios(s, r, net, drain) for s, r in scenes]
+    prices = np.array([price(row, GOALS) for row in logs])
+    error = prices.std() / math.sqrt(len(prices))
+    rest = "  ".join(f"{k} {math.exp(np.mean([row[k] for row in logs])):.3f}" for k in GOALS)
+    print(f"  {name:<18} cap {drain:<4g} {math.exp(prices.mean()):.3f} ± {error:.3f}  {rest}", flush=True)
 
 
 def controls(model: Model) -> None:
     """The model, and what is left of it without parts, on scenes drawn as for training but with other seeds."""
-    trace, cluster, _ = workload("venus")
-    scenes = []
-    for seed in (1, 2):
-        settings = Settings(jobs=2500, seed=seed)
-        trainer = Trainer(settings, [Source(first_part(trace, 0.6), cluster)], Path(tempfile.mkdtemp()))
-        first = 1_000_000_007 + 1000 * seed
-        scenes += trainer.scenes(range(first, first + 60))
+    scenes = fresh_scenes(300)
     tensors = unflatten(model.net)
     untrained = QueueNet(0)
     untrained.take({k: v for k, v in tensors.items() if "shift" in k or "scale" in k})
@@ -101,14 +123,26 @@ def controls(model: Model) -> None:
         "uniform attention": tensors | {"attend": np.zeros_like(tensors["attend"])},
         "no context": tensors | {"inform": np.zeros_like(tensors["inform"])},
     }
-    tries = [(name, parts, model.starve_drain) for name, parts in variants.items()]
-    tries += [("the model", tensors, drain) for drain in (1.5, 2.0, 4.0, math.inf)]
     print(f"{len(scenes)} scenes; ratio of the goals {GOALS} to sjf-age@user, with its standard error")
-    for name, parts, drain in tries:
-        net = flatten(parts)
-        prices = np.array([price(log_ratios(s, r, net, drain), GOALS) for s, r in scenes])
-        error = prices.std() / math.sqrt(len(prices))
-        print(f"  {name:<18} cap {drain:<4g} {math.exp(prices.mean()):.3f} ± {error:.3f}", flush=True)
+    for name, parts in variants.items():
+        judged(name, flatten(parts), model.starve_drain, scenes)
+    for drain in (1.0, 1.5, 2.0, 3.0, 4.0, math.inf):
+        judged("the model", flatten(tensors), drain, scenes)
+
+
+def ablations(model: Model, parts: list[str]) -> None:
+    """Networks that are trained anew without a part, by a short recipe that is the same for all."""
+    trace, cluster, _ = workload("venus")
+    scenes = fresh_scenes(300)
+    print(f"{len(scenes)} scenes; ratio of the goals {GOALS} to sjf-age@user, with its standard error")
+    for name in parts:
+        part, _, seed = name.partition("#")
+        settings = Settings(
+            jobs=2500, scenes=40, iterations=0, lessons=200, validation=1, seed=int(seed or 0),
+            search=SearchSettings(generations=15), without=() if part == "nothing" else (part,),
+        )  # fmt: skip
+        trainer = Trainer(settings, [Source(first_part(trace, 0.6), cluster)], Path(tempfile.mkdtemp()))
+        judged(f"without {name}", trainer.run(lambda row: None), model.starve_drain, scenes)
 
 
 def estimator(model: Model) -> None:
@@ -138,6 +172,8 @@ def main(what: str, *rest: str) -> None:
         table(model, rest[0], int(rest[1]) if len(rest) > 1 else 3, names)
     elif what == "controls":
         controls(model)
+    elif what == "ablations":
+        ablations(model, rest[0].split(",") if rest else ["nothing", "nothing#1", "nothing#2", *PARTS])
     else:
         estimator(model)
 
