@@ -42,8 +42,9 @@ def retrain(
     days: Annotated[float, typer.Option(min=0.01, help="Of history to pull.")] = 60.0,
     slurm_conf: Annotated[Path | None, typer.Option(help="slurm.conf; default: Slurm's own.")] = None,
     init_from: Annotated[str, typer.Option(help="Model to start from; 'none': from scratch.")] = "default",
-    iterations: Annotated[int, typer.Option(min=0, help="Of PPO.")] = 30,
-    scenes: Annotated[int, typer.Option(min=1, help="Workloads played in each iteration.")] = 12,
+    generations: Annotated[int, typer.Option(min=0, help="Of the search over the linear path, before PPO.")] = 20,
+    iterations: Annotated[int, typer.Option(min=0, help="Of PPO.")] = 20,
+    scenes: Annotated[int, typer.Option(min=1, help="Workloads played in each iteration.")] = 24,
     jobs: Annotated[int, typer.Option(min=100, help="Jobs of a workload.")] = 2500,
     share: Annotated[float, typer.Option(min=0.05, max=0.95, help="Part of the time to learn from.")] = 0.6,
     backfill: Annotated[str, typer.Option(help="Of the evaluation.")] = "slurm",
@@ -67,19 +68,26 @@ def retrain(
 
     window = window_of(history, f"{share}:1")
     enough_queueing(history, site, window, backfill)
-    start = None if init_from == "none" else load_model(find_model(init_from)).net
+    start = None if init_from == "none" else load_model(find_model(init_from))
     settings = Settings(
         iterations=iterations,
         scenes=scenes,
         jobs=min(jobs, max(len(history) // 2, 100)),
         generated=0.25,
-        search=SearchSettings(generations=0 if start is not None else 20),
+        search=SearchSettings(generations=generations),
+        starve_drain=start.starve_drain if start is not None else Settings().starve_drain,
         seed=seed,
     )
     began = time.monotonic()
     say = (lambda text: None) if as_json else (lambda text: print(text, flush=True))
     model = train_model(
-        settings, [(history, site)], out, share=share, start=start, report=reporter(settings, began, as_json), say=say
+        settings,
+        [(history, site)],
+        out,
+        share=share,
+        start=start.net if start is not None else None,
+        report=reporter(settings, began, as_json),
+        say=say,
     )
     early = before(history, window)
     weights = tuned_weights(prepare(early, site, seed=seed), backfill, "best-fit") if early is not None else None

@@ -68,7 +68,7 @@ def test_history_becomes_a_candidate_and_the_candidate_is_promoted(
     lab = start_lab("a100:8*2,t4:8*1", accounting=True)
     out = tmp_path / "november"
     retrain = ("retrain", "--from-slurm", "--slurm-conf", lab.slurm_conf, "--out", out, "--days", 7)
-    retrain += ("--iterations", 1, "--scenes", 4, "--jobs", 100)
+    retrain += ("--iterations", 1, "--generations", 1, "--scenes", 4, "--jobs", 100)
     code, said = run(capsys, *retrain)
     assert (code, "has 0 finished jobs of the last 7 days" in said["error"]["message"]) == (2, True)
 
