@@ -81,7 +81,7 @@ def decide(
     for key, value in settings.items():
         world[key] = value
     world["calculated"] = calculated
-    world["prefer"] = world["speed"].copy()
+    world["prefer"] = world["speed"][world["shapes"]["row"]]
     planner = (planner or Planner()) if PLACERS[placement] == MIP else None
     if planner is not None and len(world["hint_of"]) == 0:
         world["hint_of"] = np.zeros(len(world["jobs"]), dtype=np.int64)

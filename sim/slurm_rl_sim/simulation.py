@@ -142,7 +142,7 @@ class Simulation:
             **network_tables(self.policy, jobs),
             events=self._events(events),
             log=np.empty(asked + 1, dtype=LOG),
-            prefer=wl.speed.copy(),
+            prefer=wl.speed[wl.shapes["row"]],
             hint_of=np.zeros(jobs if settings["placer"] == MIP else 0, dtype=np.int64),
             latency=np.zeros(st.LATENCY_BUCKETS, dtype=np.int64),
         )

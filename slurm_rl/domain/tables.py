@@ -81,7 +81,7 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "turns": (TURN, 1),  # recorded passes, for training
     "events": (EVENT, 1),  # nodes that go down and come back
     "log": (LOG, 1),  # who ran where
-    "prefer": (FLOAT, 2),  # [rows, GPU types] where jobs should rather go; placers `greedy` and `mip`
+    "prefer": (FLOAT, 2),  # [shapes, GPU types] where jobs should rather go; placers `greedy` and `mip`
     "hint_of": (INT, 1),  # [jobs] 1 + the job's first row in `hint`; 0: none; < 0: put off until its negative
     "hint": (LOG, 1),  # nodes that a plan has chosen for jobs, and units on them
     "latency": (INT, 1),  # cycles per scheduling pass, in buckets

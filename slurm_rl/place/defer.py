@@ -9,6 +9,7 @@ import numpy as np
 from slurm_rl.domain.arrays import NEVER, NOW, Array
 from slurm_rl.domain.tables import World
 from slurm_rl.errors import InputError
+from slurm_rl.place.running import accepted, ends
 
 _LOOKED_AT = 1000  # jobs at the head of a queue
 
@@ -21,8 +22,8 @@ class Deferral:
     least a `times`-th of that, so that there are no more than `times` of them.
     """
 
-    seconds: float = 4 * 3600.0
-    share: float = 0.5
+    seconds: float = 24 * 3600.0
+    share: float = 1.0
     times: int = 8
     gain: float = 0.2  # of what it would cost now: the least that waiting must promise to save
 
@@ -36,7 +37,7 @@ def put_off(
 ) -> dict[int, tuple[int, int]]:
     """Waiting jobs that should not start now: job -> until when, and for which GPU type.
 
-    `cost` is seconds by [speed row, GPU type].
+    `cost` is seconds by [shape, GPU type] for each second of work.
     """
     shapes, nodes = world["shapes"], world["nodes"]
     first, last = int(world["pools"]["first_node"][pool]), int(world["pools"]["last_node"][pool])
@@ -59,8 +60,8 @@ def put_off(
     candidates = np.flatnonzero((gpus > 0) & (waited + step <= budget))
     if not len(candidates):
         return {}
-    ends = _ends(world, pool, now, types)
-    accepts = _accepted(world, types)
+    due = ends(world, pool, now, types)
+    accepts = accepted(world, types)
     ahead = np.zeros(types)
     found: dict[int, tuple[int, int]] = {}
     for i in candidates.tolist():
@@ -68,12 +69,12 @@ def put_off(
         mine = accepts[int(shapes["kind"][s])]
         if len(mine) < 2:
             continue
-        seconds = expected[i] * cost[int(shapes["row"][s])]
+        seconds = expected[i] * cost[s]
         here = [t for t in mine if free[t] >= gpus[i] and most[t] >= unit[i]]
         if not here:
             continue
         best = min(here, key=lambda t: seconds[t])
-        later = {t: _wait(ends[t], free[t], ahead[t] + gpus[i], now) for t in mine if seconds[t] < seconds[best]}
+        later = {t: _wait(due[t], free[t], ahead[t] + gpus[i], now) for t in mine if seconds[t] < seconds[best]}
         better = min(later, key=lambda t: later[t] + seconds[t], default=None)
         if better is not None and later[better] + seconds[better] < (1.0 - rules.gain) * seconds[best]:
             ahead[better] += gpus[i]
@@ -84,34 +85,7 @@ def put_off(
     return found
 
 
-def _ends(world: World, pool: int, now: int, types: int) -> list[tuple[Array, Array]]:
-    """By GPU type: when running jobs are expected to end, and the GPUs that are free with them, in order."""
-    first = int(world["pools"]["first_job"][pool])
-    running = world["running"][first : first + int(world["pools"]["running"][pool])]
-    live = world["live"][running]
-    kind = world["nodes"]["type"][world["entries"]["node"][live["held"]]]
-    shapes = world["shapes"][world["jobs"]["request"][running]]
-    speed = world["speed"][shapes["row"], kind]
-    ran = now - live["start"]
-    left = np.maximum(live["expected"], 1.0) / speed - ran
-    # One that has run for longer than expected is taken to be in its middle.
-    end = np.minimum(np.where(left > 0, now + left, now + ran), np.maximum(live["expected_end"], now))
-    gpus = shapes["units"] * shapes["gpu"]
-    found = []
-    for t in range(types):
-        mine = np.flatnonzero(kind == t)
-        mine = mine[np.argsort(end[mine], kind="stable")]
-        found.append((end[mine], np.cumsum(gpus[mine])))
-    return found
-
-
 def _wait(ends: tuple[Array, Array], free: float, wanted: float, now: int) -> float:
     """Seconds until so many GPUs of a type are expected to be free."""
     at = int(np.searchsorted(ends[1], wanted - free))
     return float(ends[0][at] - now) if at < len(ends[0]) else float(NEVER)
-
-
-def _accepted(world: World, types: int) -> list[list[int]]:
-    """GPU types that jobs of each kind may use."""
-    ptr, listed, kind = world["kind_ptr"], world["kind_node"], world["nodes"]["type"]
-    return [np.unique(kind[listed[ptr[k] : ptr[k + 1]]]).tolist() for k in range(len(ptr) - 1)]

@@ -19,6 +19,7 @@ from slurm_rl.place.defer import Deferral, put_off
 from slurm_rl.place.greedy import place_greedily
 from slurm_rl.place.kernels import MIP
 from slurm_rl.place.mip import SOLVERS, solve
+from slurm_rl.place.prices import Prices
 from slurm_rl.place.problem import Ask, Job, NodeKind, Problem, State, Weights, Where
 
 _FIRSTFIT = 1  # backfill rules are above this layer
@@ -91,20 +92,21 @@ class Planner:
                 # Who was left for later may start now though nothing has ended: that takes a whole pass.
                 pools["change"][pool] = max(int(pools["change"][pool]), 2)
                 hint_of[ordered] = 0
-            queue = self._later(world, pool, ordered)
-            for job, spots in self._of_pool(known, world, pool, queue).items():
+            cost = known.costs(world, pool, ordered, defer=self.settings.deferral is not None)
+            queue = self._later(world, pool, ordered, cost)
+            for job, spots in self._of_pool(known, world, pool, queue, cost).items():
                 hint_of[job] = 1 + len(spots_of)
                 spots_of += spots
         world["hint"] = np.array(spots_of, dtype=LOG)
         later = hint_of[hint_of < 0]
         world["wake"] = -int(later.max()) if len(later) else NEVER
 
-    def _later(self, world: World, pool: int, queue: Array) -> Array:
+    def _later(self, world: World, pool: int, queue: Array, cost: Array) -> Array:
         """Puts jobs off for which something better is expected; the rest of the queue."""
         rules = self.settings.deferral
         if rules is None:
             return queue
-        off = put_off(world, pool, queue, int(world["clock"]), 1.0 / world["speed"], rules)
+        off = put_off(world, pool, queue, int(world["clock"]), cost, rules)
         if not off:
             return queue
         self.tally.deferred += len(off)
@@ -113,14 +115,14 @@ class Planner:
             self.awaited[job] = awaited
         return queue[world["hint_of"][queue] == 0]
 
-    def _of_pool(self, known: _Map, world: World, pool: int, queue: Array) -> dict[int, list[tuple[int, int]]]:
+    def _of_pool(self, known: _Map, world: World, pool: int, queue: Array, cost: Array) -> dict[int, _Spots]:
         """Nodes of the jobs at the head of a queue: those that start in order, and the first that would not."""
         head = known.startable(world, pool, queue[: self.settings.jobs])
         shapes = world["shapes"][world["jobs"]["request"][head]]
         head = head[shapes["gpu"] + shapes["share"] > 0]  # jobs without GPUs go best-fit, wherever they are
         if len(head) < 2:
             return {}  # one job: the placer alone finds its best type and node
-        jobs = known.jobs(world, head)
+        jobs = known.jobs(world, head, cost)
         states, members = known.states(world, pool)
 
         weights = self.settings.weights
@@ -159,10 +161,11 @@ class Planner:
         if solution.note:
             self.tally.failed += 1
             self.notes = [*self.notes[-9:], solution.note]
-        self._solved[key] = solution.where
+        # Greedy's answer needs no hints: the placer comes to it by itself.
+        where = self._solved[key] = solution.where if solution.winner != "greedy" else {}
         if len(self._solved) > _REMEMBERED:
             self._solved.popitem(last=False)
-        return solution.where
+        return where
 
 
 class _Map:
@@ -181,6 +184,8 @@ class _Map:
         self.kinds = tuple(NodeKind(int(nodes["type"][n]), int(nodes["gpu"][n])) for n in first.tolist())
         self.accepts = [frozenset(np.flatnonzero(member[k, first]).tolist()) for k in range(kinds)]
         shapes = world["shapes"]
+        self.prices = Prices(world)
+        self._priced: dict[int, tuple[Array, Array, Array]] = {}  # by pool: prices, the table they are in, costs
         self.asks = [Ask._make([*(int(s[f]) for f in _ASKED), self.accepts[s["kind"]]]) for s in shapes]
 
     def startable(self, world: World, pool: int, queue: Array) -> Array:
@@ -190,12 +195,24 @@ class _Map:
         over = (asked > world["total"][NOW, pool]).any(axis=1)
         return queue[: int(over.argmax()) + 1 if over.any() else len(queue)]
 
-    def jobs(self, world: World, queue: Array) -> list[Job]:
+    def costs(self, world: World, pool: int, queue: Array, *, defer: bool) -> Array:
+        """Seconds by [shape, GPU type] for each second of work, prices included; the placer goes by them, too."""
+        prices = self.prices.of(world, pool, queue, least=1 if defer else 2)
+        known, written, cost = self._priced.get(pool, (prices, None, prices))
+        if written is not world["prefer"] or not np.array_equal(known, prices):
+            shapes, prefer = world["shapes"], world["prefer"]
+            cost = (1.0 + self.prices.gpus[:, None] * prices) / world["speed"][shapes["row"]]
+            mine = shapes["pool"] == pool
+            prefer[mine] = 1.0 / cost[mine]
+            self._priced[pool] = prices, prefer, cost
+        return cost
+
+    def jobs(self, world: World, queue: Array, cost: Array) -> list[Job]:
         """The jobs of a problem; estimates in quarter octaves, so that jobs that are alike count as equal."""
         expected = np.maximum(world["live"]["expected"][queue], 1.0)
         rounded = np.exp2(np.round(4.0 * np.log2(expected)) / 4.0)
         rows = world["jobs"]["request"][queue]
-        seconds = rounded[:, None] / world["speed"][world["shapes"]["row"][rows]]
+        seconds = rounded[:, None] * cost[rows]
         return [Job(self.asks[s], tuple(t)) for s, t in zip(rows.tolist(), seconds.tolist(), strict=True)]
 
     def states(self, world: World, pool: int) -> tuple[dict[State, int], dict[State, list[int]]]:

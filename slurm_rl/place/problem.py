@@ -97,7 +97,7 @@ class Job:
     """A job of the batch; jobs stand in the policy's order."""
 
     ask: Ask
-    seconds: tuple[float, ...]  # of run time by GPU type, as estimated
+    seconds: tuple[float, ...]  # by GPU type: run time as estimated, and what holding the GPUs costs others
     patience: float | None = None  # seconds at which not starting it now is put; None: it starts if it can
 
 
@@ -168,7 +168,7 @@ class Problem:
         return known[state]
 
     def cost(self, job: Job, gpu_type: int) -> float:
-        """Seconds that it costs to run a job on a type: its run time there."""
+        """Seconds that it costs to run a job on a type."""
         return job.seconds[gpu_type]
 
     def standing(self, state: State) -> float:

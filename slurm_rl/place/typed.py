@@ -15,7 +15,7 @@ from slurm_rl.place.room import capacity
 def place_by_type(w: Record, s: int, view: int, first: int, last: int) -> int:
     """On nodes of one GPU type, the most preferred on which it fits: the fullest that holds all, else the roomiest."""
     shapes, kind_node, prefer, nodes = t.shapes(w), t.kind_node(w), t.prefer(w), t.nodes(w)
-    row, units = shapes.row[s], shapes.units[s]
+    units = shapes.units[s]
     types = prefer.shape[1]
     room = np.zeros(types, dtype=np.int64)
     for at in range(first, last):
@@ -24,7 +24,7 @@ def place_by_type(w: Record, s: int, view: int, first: int, last: int) -> int:
             room[nodes.type[n]] += capacity(w, s, view, n, units)
     best = -1
     for k in range(types):
-        if room[k] >= units and (best < 0 or prefer[row, k] > prefer[row, best]):
+        if room[k] >= units and (best < 0 or prefer[s, k] > prefer[s, best]):
             best = k
     if best < 0:
         return 0

@@ -1,6 +1,6 @@
 """Placements compared on mixed GPUs, with paired confidence intervals: the figures of docs/placement.md.
 
-PYTHONPATH=tests .venv/bin/python -m perf.evaluate_placement [SEEDS] [POLICY]
+PYTHONPATH=tests .venv/bin/python -m perf.evaluate_placement [SEEDS] [POLICY] [WORKLOAD]
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,19 +16,35 @@ import numpy as np
 
 from slurm_rl.cli.app import main as slurm_rl
 from slurm_rl.domain.cluster import Cluster, read_cluster
+from slurm_rl.place.defer import Deferral
+from slurm_rl.place.plan import Settings
+from slurm_rl.place.speed import SpeedMatrix
 from slurm_rl.traces.read import read_trace
-from slurm_rl.traces.trace import make_trace
+from slurm_rl.traces.trace import Labels, make_trace
 from slurm_rl_sim.replay import Prepared, parse_contenders, prepare, replay
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACES = ROOT.parent / "shared" / "traces"
-PLACEMENTS = ("best-fit", "tier", "greedy", "mip")
-FIGURES = ("mean_jct", "mean_wait", "p99_wait")
+PLACEMENTS = ("best-fit", "tier", "greedy", "mip", "mip --defer")
+OURS = ("mip", "mip --defer")
+COMPARED = ("mean_jct", "mean_wait", "p99_wait")
+FIGURES = (*COMPARED, "killed", "energy_kwh")
 LOAD = 0.95
+DENSER = 1.2  # arrivals of Venus where jobs have classes: most of openb is faster for some of them
 # openb's types, its two anonymous ones as what they are taken for (G2: A10, G3: A100), V100 = 1.
 SPEED = {"G2": 0.9, "G3": 2.0, "T4": 0.45, "P100": 0.55, "V100M16": 1.0, "V100M32": 1.0, "A10": 0.9}
 # PAI's types on openb: MISC takes any, V100 takes what is of its class or better.
 ACCEPTS = {"MISC": "", "T4": "T4", "P100": "P100", "V100": "G2|G3|V100M16|V100M32"}
+# What classes of jobs make of GPU types, V100 = 1, by vendors' data sheets: jobs bound by tensor cores (dense FP16
+# TFLOPS: A100 312, V100 125, A10 125, T4 65, P100 21), by memory (GB/s: 1555, 900, 600, 320, 732), by plain FP32
+# (TFLOPS: 19.5, 15.7, 31.2, 8.1, 10.6), or by their input, which no GPU speeds up.
+CLASSES = {
+    "tensor": {"A100": 2.5, "V100": 1.0, "A10": 1.0, "T4": 0.52, "P100": 0.17},
+    "memory": {"A100": 1.73, "V100": 1.0, "A10": 0.67, "T4": 0.36, "P100": 0.81},
+    "fp32": {"A100": 1.24, "V100": 1.0, "A10": 2.0, "T4": 0.52, "P100": 0.68},
+    "input": {"A100": 1.0, "V100": 1.0, "A10": 1.0, "T4": 1.0, "P100": 1.0},
+}
+ALIKE = {"G2": "A10", "G3": "A100", "V100M16": "V100", "V100M32": "V100"}
 _T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 
 
@@ -84,6 +101,30 @@ def hetero(seed: int) -> Prepared:
         return prepare(read_trace(trace), read_cluster(cluster))
 
 
+def with_classes(prepared: Prepared, seed: int, *, denser: float = 1.0) -> Prepared:
+    """The same jobs, each of one of four classes that profit differently from GPU types; users have their own mix."""
+    rng = np.random.default_rng(1000 + seed)
+    trace, names = prepared.trace, list(CLASSES)
+    users = trace.user.strings()
+    mix = {user: rng.dirichlet(np.full(len(names), 0.5)) for user in sorted(set(users))}
+    name = [names[rng.choice(len(names), p=mix[user])] for user in users]
+    trace = replace(trace, submit_time=(trace.submit_time / denser).astype(np.int64), job_name=Labels.of(name))
+    speeds = {n: {kind: CLASSES[n][ALIKE.get(kind, kind)] for kind in prepared.cluster.gpu_types} for n in names}
+    matrix = SpeedMatrix(
+        {c.gpu_type: c.speed for c in prepared.cluster.classes if c.gpus},
+        {(user, n): speeds[n] for user in mix for n in names},
+    )
+    return prepare(trace, prepared.cluster, seed=seed, speeds=matrix)
+
+
+WORKLOADS: dict[str, Callable[[int], Prepared]] = {
+    "venus on openb": venus_on_openb,
+    "hetero": hetero,
+    "venus on openb, classes": lambda seed: with_classes(venus_on_openb(seed), seed, denser=DENSER),
+    "hetero, classes": lambda seed: with_classes(hetero(seed), seed),
+}
+
+
 def interval(ratios: list[float]) -> str:
     """The geometric mean of ratios as a change in percent, with its 95% confidence interval."""
     logs = np.log(ratios)
@@ -95,19 +136,22 @@ def interval(ratios: list[float]) -> str:
 def main() -> None:
     seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     policy = sys.argv[2] if len(sys.argv) > 2 else "sjf-age@user"
-    for name, workload in (("venus on openb", venus_on_openb), ("hetero", hetero)):
+    chosen = [n for n in WORKLOADS if n in sys.argv[3:]] or list(WORKLOADS)
+    for name in chosen:
         found: dict[str, list[dict[str, float]]] = {p: [] for p in PLACEMENTS}
         for seed in range(seeds):
-            prepared = workload(seed)
+            prepared = WORKLOADS[name](seed)
             for placement in PLACEMENTS:
-                (run,) = replay(prepared, parse_contenders(policy, "easy"), placement=placement)
+                how, _, defer = placement.partition(" ")
+                planning = Settings(deferral=Deferral() if defer else None)
+                (run,) = replay(prepared, parse_contenders(policy, "easy"), placement=how, planning=planning)
                 found[placement].append({k: float(run.metrics[k] or 0.0) for k in FIGURES})
         for placement, runs in found.items():
             means = ", ".join(f"{k} {np.mean([r[k] for r in runs]):,.0f}" for k in FIGURES)
             print(f"{name}, {policy}+easy, {placement}: {means}")
-            if placement != "mip":
-                ratio = {k: [m[k] / r[k] for m, r in zip(found["mip"], runs, strict=True)] for k in FIGURES}
-                print("   mip against it: " + ", ".join(f"{k} {interval(v)}" for k, v in ratio.items()), flush=True)
+            for ours in OURS[: None if placement not in OURS else OURS.index(placement)]:
+                ratio = {k: [m[k] / r[k] for m, r in zip(found[ours], runs, strict=True)] for k in COMPARED}
+                print(f"   {ours} against it: " + ", ".join(f"{k} {interval(v)}" for k, v in ratio.items()), flush=True)
 
 
 if __name__ == "__main__":
