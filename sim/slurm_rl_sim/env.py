@@ -110,6 +110,18 @@ def _see(world: Array, now: float, hand: Array, count: int, jobs: Array, pool: A
         pool[f] = t.context(w)[f]
 
 
+def gain(rewards: Mapping[str, float], mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
+    """What a schedule's metrics are better by than another's, in shares of it, weighted."""
+    total = 0.0
+    for name, weight in rewards.items():
+        metric, more = SCORES[name]
+        a, b = mine[metric], theirs[metric]
+        if a is None or b is None:
+            continue  # no deadline, or nothing that ran
+        total += weight * (a - b if more else b - a) / max(abs(b), 1e-9)
+    return total
+
+
 class ReplayEnv(gymnasium.Env[dict[str, Array], Any]):
     """One window of a trace at a time; `info["action_mask"]` and `action_masks()` say which slots hold a job."""
 
@@ -176,13 +188,19 @@ class ReplayEnv(gymnasium.Env[dict[str, Array], Any]):
         for _ in range(100):
             begin = (options or {}).get("begin")
             if begin is None:
-                begin = int(self.np_random.integers(0, len(self._trace) - self._jobs))
+                begin = self._any_begin(self.np_random)
             self._open(int(begin))
             if self._to_choice():
                 return self._observation(), self._info()
             if (options or {}).get("begin") is not None:
                 break
-        raise InputError(
+        raise self._nobody_waits()
+
+    def _any_begin(self, dice: np.random.Generator) -> int:
+        return int(dice.integers(0, len(self._trace) - self._jobs))
+
+    def _nobody_waits(self) -> InputError:
+        return InputError(
             "no window of the trace lets anybody choose: nobody waits, so there is nothing to learn",
             file=self._trace.name,
             remedy="a smaller cluster or more load",
@@ -270,11 +288,5 @@ class ReplayEnv(gymnasium.Env[dict[str, Array], Any]):
         other = self._simulate(self._baseline)
         other.run()
         theirs = metrics(result_of(other, prepared.trace, prepared.measured))
-        total = 0.0
-        for name, weight in self._rewards.items():
-            metric, more = SCORES[name]
-            a, b = mine[metric], theirs[metric]
-            if a is None or b is None:
-                continue  # no deadline, or nothing that ran
-            total += weight * (a - b if more else b - a) / max(abs(b), 1e-9)
+        total = gain(self._rewards, mine, theirs)
         return total, {"action_mask": self.action_masks(), "now": simulation.now, "metrics": mine, "baseline": theirs}

@@ -10,4 +10,5 @@ ID = "slurm_rl/Replay-v0"
 def register() -> None:
     """Registers the environment, without loading it."""
     if ID not in gymnasium.registry:
-        gymnasium.register(id=ID, entry_point="slurm_rl_sim.env:ReplayEnv")
+        vector = "slurm_rl_sim.vector:ReplayVectorEnv"
+        gymnasium.register(id=ID, entry_point="slurm_rl_sim.env:ReplayEnv", vector_entry_point=vector)

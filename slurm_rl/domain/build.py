@@ -329,10 +329,14 @@ def _rejections(workload: Workload, requests: Requests, bad_partition: Array) ->
         rejected[j] = f"unknown partition {requests.partition_names[int(requests.partition[j])]!r}"
     nodes = workload.nodes
     reasons: dict[int, str] = {}
+    of_kind: dict[int, Array] = {}
     for i, s in enumerate(workload.shapes):
-        mine = workload.kind_node[workload.kind_ptr[s["kind"]] : workload.kind_ptr[s["kind"] + 1]]
-        room = _room(s, nodes[mine])
-        workload.shapes["alone"][i] = np.bincount(nodes["type"][mine], weights=room).max(initial=0) >= s["units"]
+        kind = int(s["kind"])
+        if kind not in of_kind:
+            of_kind[kind] = nodes[workload.kind_node[workload.kind_ptr[kind] : workload.kind_ptr[kind + 1]]]
+        mine = of_kind[kind]
+        room = _room(s, mine)
+        workload.shapes["alone"][i] = np.bincount(mine["type"], weights=room).max(initial=0) >= s["units"]
         if int(room.sum()) < s["units"]:
             reasons[i] = _reason(s, len(mine), int(room.sum()))
     if reasons:

@@ -6,6 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -17,13 +18,16 @@ from slurm_rl.policy.checkpoint import find_model, load_model
 from slurm_rl.policy.order import call_score_queue
 from slurm_rl.policy.registry import learned, parse_policy
 from slurm_rl.traces.read import read_trace
-from slurm_rl.traces.trace import make_trace
+from slurm_rl.traces.trace import Trace, make_trace
 from slurm_rl.train.rollout import play, reference_of
 from slurm_rl.train.scenes import Scene
+from slurm_rl_sim.register import register
 from slurm_rl_sim.replay import find_cluster, prepare
 from slurm_rl_sim.simulation import Simulation
 
 pytestmark = pytest.mark.perf
+
+SAMPLE = Path(__file__).resolve().parents[2] / "traces" / "hetero.csv.gz"
 
 
 @kernel
@@ -81,11 +85,14 @@ def test_venus_with_the_network(report: Report, traces: Path) -> None:
     report.add(Row("Venus with the network, EASY", "s", cost.cpu, 30.0, cost.wall))
 
 
-def test_playing_for_training(report: Report) -> None:
-    """Turns a second on all cores, with queues of about 128 jobs."""
+STEADY = Cluster("96 GPUs", (NodeClass(12, "V100", 8),))
+
+
+def a_steady_queue() -> Trace:
+    """Jobs for `STEADY`, of which about 128 wait at any time."""
     rng = np.random.default_rng(2)
     count = 4000
-    trace = make_trace(
+    return make_trace(
         "steady queue",
         np.concatenate([np.zeros(128, dtype=np.int64), np.sort(rng.integers(0, 200_000, count - 128))]),
         run_time=rng.integers(500, 4500, count),
@@ -93,7 +100,11 @@ def test_playing_for_training(report: Report) -> None:
         num_gpus=rng.choice([1.0, 1.0, 2.0, 4.0], count),
         user=[f"u{k}" for k in rng.integers(0, 30, count)],
     )
-    scene = Scene("steady", prepare(trace, Cluster("96 GPUs", (NodeClass(12, "V100", 8),))), "easy")
+
+
+def test_playing_for_training(report: Report) -> None:
+    """Turns a second on all cores, with queues of about 128 jobs."""
+    scene = Scene("steady", prepare(a_steady_queue(), STEADY), "easy")
     reference = reference_of(scene, parse_policy("fcfs"))
     net = load_model(find_model("default")).net
     with ThreadPoolExecutor(2) as threads:
@@ -111,3 +122,31 @@ def test_playing_for_training(report: Report) -> None:
         wall = time.perf_counter() - began
     turns, length = sum(n for n, _ in played), np.mean([q for _, q in played])
     report.add(Row(f"training turns, queue of {length:.0f}", "jobs/s", turns / wall, 20_000))
+
+
+@pytest.mark.parametrize(("trace", "windows"), [("sample", None), ("sample", 128), ("steady", 128)])
+def test_the_vector_environment(report: Report, trace: str, windows: int | None) -> None:
+    """Steps a second of 64 environments with a window of 128 jobs, random picks; resets and rewards included."""
+    register()
+    given: dict[str, object] = {"trace": SAMPLE}
+    if trace == "steady":  # the queue comes from the trace's beginning
+        given = {"trace": a_steady_queue(), "cluster": STEADY, "jobs": 512, "warm_up": 4000}
+    count, dice = 64, np.random.default_rng(3)
+    env = gymnasium.make_vec("slurm_rl/Replay-v0", num_envs=count, threads=2, windows=windows, window=128, **given)
+    _, info = env.reset(seed=0)
+    hands = []
+
+    def play_some() -> None:
+        nonlocal info
+        for _ in range(200):
+            held = info["action_mask"].sum(axis=1)
+            hands.append(held.mean())
+            _, _, _, _, info = env.step((dice.random(count) * held).astype(np.int64))
+
+    play_some()
+    cost = best_of(5, lambda: play_some)
+    env.close()
+    kept = "new" if windows is None else f"{windows} kept"
+    name = f"vector env, {trace} ({np.mean(hands):.0f} jobs), {kept}"
+    target = 20_000 if windows is not None else None
+    report.add(Row(name, "jobs/s", 200 * count / cost.cpu, target, 200 * count / cost.wall))
