@@ -4,6 +4,9 @@
 something could start, the agent picks jobs one after the other. A job that fits is to start at once, and the next pick
 follows; the first that does not fit is the head of the queue, and the backfill rule takes over. An episode is a window
 of the trace's training part on a cluster that the jobs before it have filled.
+
+With `defer=N` the agent may also say "not now" of a job, N times at most: it is out of the way, of backfill too, for an
+N-th of `defer_seconds`, and never later than `defer_seconds` after its submission.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from slurm_rl.domain.cluster import Cluster
 from slurm_rl.domain.links import link
 from slurm_rl.errors import InputError, unknown_name
 from slurm_rl.jit import kernel
-from slurm_rl.place.kernels import call_place, take
+from slurm_rl.place.kernels import call_place, put_off, take
 from slurm_rl.policy.estimate import refresh
 from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT, observe
 from slurm_rl.policy.heuristics import BY_USER, GIVEN
@@ -59,13 +62,15 @@ def _deal(world: Array, pool: int, hand: Array) -> int:
     for i in range(first, last):
         j = t.queue(w)[i]
         t.live(w).score[j] = -float(t.jobs(w).submit[j])
-    if t.pools(w).change[pool] == 0 or last - first < 2:
+    if t.pools(w).change[pool] == 0 or last - first < (1 if w.hint_of_0 > 0 else 2):
         return 0
     copy_pool(w, pool, NOW, SCRATCH)
-    count = min(last - first, len(hand))
-    for i in range(count):
-        hand[i] = t.queue(w)[first + i]
-    return count if _any_room(w, hand, count) else 0
+    count = 0
+    for i in range(first, last):
+        if count < len(hand) and not put_off(w, t.queue(w)[i]):
+            hand[count] = t.queue(w)[i]
+            count += 1
+    return count if count > 0 and _any_room(w, hand, count) else 0
 
 
 @kernel
@@ -92,10 +97,25 @@ def _pick(world: Array, hand: Array, count: int, at: int, picked: int) -> int:
     if pieces == 0:
         return 0
     take(w, s, SCRATCH, pieces)
+    return _without(w, hand, count, at)
+
+
+@kernel
+def _without(w: Any, hand: Array, count: int, at: int) -> int:
+    """Takes a job out of the hand; how many are left to pick from, 0 if none of them fits."""
     for i in range(at, count - 1):
         hand[i] = hand[i + 1]
     count -= 1
     return count if count > 0 and _any_room(w, hand, count) else 0
+
+
+@kernel
+def _not_now(world: Array, hand: Array, count: int, at: int, until: int) -> int:
+    """Leaves a job for later; how many are left to pick from, 0 if the pool's order is settled."""
+    w = world[0]
+    t.hint_of(w)[hand[at]] = -until
+    w.wake = min(w.wake, until)
+    return _without(w, hand, count, at)
 
 
 @kernel
@@ -138,7 +158,15 @@ class ReplayEnv(gymnasium.Env[dict[str, Array], Any]):
         baseline: str = "fcfs",
         rewards: Mapping[str, float] | None = None,
         train_share: float = 0.6,
+        defer: int = 0,
+        defer_seconds: float = 3600.0,
     ) -> None:
+        if defer < 0 or defer_seconds < max(defer, 1):
+            raise InputError(f"must be 0 or more, with a second for each, got {defer}", field="defer")
+        if defer and (placement == "mip" or backfill not in ("none", "firstfit", "easy")):
+            raise InputError("needs backfill none, firstfit or easy, and another placement than mip", field="defer")
+        self._defer, self._defer_seconds = defer, defer_seconds
+        self._deferred = np.zeros(0, dtype=np.int64)
         self._rewards = dict(rewards or {"bsld": 1.0})
         for name in self._rewards:
             if name not in SCORES:
@@ -171,12 +199,12 @@ class ReplayEnv(gymnasium.Env[dict[str, Array], Any]):
         self._simulation: Simulation | None = None
         self._prepared: Prepared | None = None
         self._opening = 0
-        self.action_space = spaces.Discrete(window)
+        self.action_space = spaces.Discrete(2 * window if defer else window)
         self.observation_space = spaces.Dict(  # type: ignore[assignment]  # its type is that of any mapping
             {
                 "jobs": spaces.Box(-np.inf, np.inf, (window, JOB_COUNT), np.float32),
                 "pool": spaces.Box(-np.inf, np.inf, (POOL_COUNT,), np.float32),
-                "mask": spaces.MultiBinary(window),
+                "mask": spaces.MultiBinary(2 * window if defer else window),
             }
         )
 
@@ -219,6 +247,9 @@ class ReplayEnv(gymnasium.Env[dict[str, Array], Any]):
         world["context"] = np.zeros(POOL_COUNT, dtype=np.float32)
         link(world, "place", "order_queue")
         world["live"]["score"] = -world["jobs"]["submit"].astype(float)
+        if self._defer:
+            world["hint_of"] = np.zeros(jobs, dtype=np.int64)
+            self._deferred = np.zeros(jobs, dtype=np.int64)
         self._pool = len(world["pools"])
 
     def _simulate(self, policy: PolicySpec) -> Simulation:
@@ -250,12 +281,22 @@ class ReplayEnv(gymnasium.Env[dict[str, Array], Any]):
             self._pool = 0
 
     def step(self, action: Any) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
-        """Puts the job in slot `action` next; an empty slot counts as the first."""
+        """Puts the job in slot `action` next, or, from the window's size on, leaves one for later.
+
+        An action that the mask does not allow counts as the first slot.
+        """
         simulation, _ = self._ready()
+        record = simulation.world.record
         at = int(action)
-        at = at if 0 <= at < self._count else 0
-        self._picked += 1
-        self._count = int(_pick(simulation.world.record, self._hand, self._count, at, self._picked))
+        at = at if 0 <= at < self.action_space.n and self.action_masks()[at] else 0  # type: ignore[attr-defined]
+        if at >= len(self._hand):
+            at -= len(self._hand)
+            j = int(self._hand[at])
+            self._deferred[j] += 1
+            self._count = int(_not_now(record, self._hand, self._count, at, self._until(j)))
+        else:
+            self._picked += 1
+            self._count = int(_pick(record, self._hand, self._count, at, self._picked))
         if self._count == 0:
             self._pool += 1
             if not self._to_choice():
@@ -265,8 +306,21 @@ class ReplayEnv(gymnasium.Env[dict[str, Array], Any]):
         return self._observation(), 0.0, False, False, self._info()
 
     def action_masks(self) -> Array:
-        """Which actions name a job."""
-        return np.arange(len(self._hand)) < self._count
+        """Which actions name a job, and which of these may be left for later."""
+        mask = np.arange(len(self._hand)) < self._count
+        if not self._defer:
+            return mask
+        later = np.zeros(len(mask), dtype=bool)
+        for i in range(self._count):
+            j = int(self._hand[i])
+            later[i] = self._deferred[j] < self._defer and self._until(j) > self._ready()[0].now
+        return np.concatenate([mask, later])
+
+    def _until(self, j: int) -> int:
+        """When a job that is left for later now comes back."""
+        simulation, _ = self._ready()
+        bound = int(simulation.world["jobs"]["submit"][j]) + int(self._defer_seconds)
+        return min(simulation.now + int(self._defer_seconds / self._defer), bound)
 
     def _info(self) -> dict[str, Any]:
         return {"action_mask": self.action_masks(), "now": self._ready()[0].now}

@@ -22,9 +22,10 @@ from slurm_rl.place.speed import SpeedMatrix
 from slurm_rl.policy.registry import PolicySpec, parse_policy
 from slurm_rl.traces.limits import with_time_limits
 from slurm_rl.traces.trace import Trace
+from slurm_rl_sim.deferred import deferral_figures
 from slurm_rl_sim.metrics import metrics
 from slurm_rl_sim.result import Result, result_of
-from slurm_rl_sim.simulation import NodeEvents, Simulation
+from slurm_rl_sim.simulation import NodeEvents, Simulation, check_deferral
 from slurm_rl_sim.workload import requests_of, sorted_by_id
 
 # What is compared when nobody says otherwise: Slurm's own order, the classics, first-fit (which many a learned policy
@@ -54,6 +55,7 @@ class Run:
     jobs_per_second: float
     peak_rss_mb: float
     result: Result = field(repr=False)
+    deferral: dict[str, float | int | None] | None = None  # where jobs may be left for later
 
 
 def parse_contenders(names: str | Sequence[str], backfill: str) -> list[Contender]:
@@ -183,6 +185,9 @@ def replay(
     """Runs each contender on the prepared trace."""
     if placement not in PLACERS:
         raise unknown_name("placement", placement, PLACERS)
+    for contender in contenders:
+        if planning is not None and planning.deferral is not None:
+            check_deferral(contender.backfill, placement)
     runs = []
     for contender in contenders:
         simulation = Simulation(
@@ -210,6 +215,7 @@ def replay(
                 len(prepared.trace) / max(seconds, 1e-9),
                 resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
                 result,
+                deferral_figures(result, simulation),
             )
         )
     return _with_oracle_gap(runs)

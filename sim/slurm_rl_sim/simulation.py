@@ -50,9 +50,20 @@ class NodeEvents:
     up: Array = field(default_factory=lambda: np.zeros(0, np.int8))
 
 
+_DEFERRABLE = "use --backfill easy, firstfit or none"
+
+
 @kernel
 def _read_cycles() -> int:
     return cycles()
+
+
+def check_deferral(backfill: str, placement: str) -> None:
+    """Refuses rules that do not leave a job for later: those that book nodes ahead would start it all the same."""
+    if placement != "mip":
+        raise InputError("needs --placement mip", field="--defer")
+    if BACKFILLS[backfill] >= CONSERVATIVE:
+        raise InputError(f"not with backfill {backfill}, which books nodes ahead", field="--defer", remedy=_DEFERRABLE)
 
 
 class Simulation:
@@ -80,6 +91,8 @@ class Simulation:
             raise InputError("preemption needs the policy srpt or static-priority", field="--preempt")
         if not 0.0 <= influence <= 1.0:
             raise InputError(f"must be between 0 and 1, got {influence:g}", field="--influence")
+        if planner is not None and planner.settings.deferral is not None:
+            check_deferral(backfill, placement)
         self.workload, self.policy = workload, policy
         self.planner = (planner or Planner()) if PLACERS[placement] == MIP else None
         settings = settings_for(

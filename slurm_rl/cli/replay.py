@@ -85,8 +85,6 @@ def replay(
     from slurm_rl_sim.replay import DEFAULT_POLICIES, find_cluster, parse_contenders, prepare, window_of
     from slurm_rl_sim.replay import replay as run_replay
 
-    if defer and placement != "mip":
-        raise InputError("needs --placement mip", field="--defer")
     contenders = parse_contenders(policy if policy is not None else DEFAULT_POLICIES, backfill)
     jobs = read_trace(trace, format=format)
     on = find_cluster(jobs, trace, cluster)
@@ -141,6 +139,7 @@ def as_value(path: Path, prepared: Prepared, runs: list[Run]) -> dict[str, Any]:
                 "jobs_per_second": run.jobs_per_second,
                 "peak_rss_mb": run.peak_rss_mb,
             }
+            | ({} if run.deferral is None else {"deferral": run.deferral})
             for run in runs
         ],
     }
@@ -272,6 +271,14 @@ def _show(prepared: Prepared, runs: list[Run]) -> None:
         )
     console.print(table)
     console.print(f"×: ratio to {base.policy}+{base.backfill}; BSLD: bounded slowdown (10 s), gm: geometric mean")
+    for run in runs:
+        if run.deferral is not None and run.deferral["jobs"]:
+            console.print(
+                f"{run.policy}+{run.backfill}: {run.deferral['jobs']:,} jobs were left for later; "
+                f"{run.deferral['success_rate']:.1%} of them started in time on the GPU type they were left for, "
+                f"{run.deferral['allocation_rate']:.1%} of all jobs with GPUs were never left",
+                highlight=False,
+            )
     if any("@oracle" in r.policy for r in runs):
         console.print("*: knows true run times: a limit that no scheduler can reach")
 

@@ -92,8 +92,8 @@ def place_job(w: Record, j: int, s: int, view: int) -> int:
 
 @inlined
 def put_off(w: Record, j: int) -> bool:
-    """Whether the plan leaves a job for later although it may fit."""
-    return w.placer == MIP and t.hint_of(w)[j] < 0
+    """Whether the plan, or an agent, leaves a job for later although it may fit."""
+    return w.hint_of_0 > 0 and t.hint_of(w)[j] < 0
 
 
 @inlined

@@ -70,6 +70,7 @@ class Planner:
         self.tally = Tally()
         self.notes: list[str] = []
         self.awaited: dict[int, int] = {}  # by job that was left for later: the GPU type
+        self.put_off: dict[int, int] = {}  # likewise of all passes: the type that a job was last left for
         self._map: _Map | None = None
         self._solved: OrderedDict[object, dict[int, Where]] = OrderedDict()
 
@@ -112,7 +113,7 @@ class Planner:
         self.tally.deferred += len(off)
         for job, (until, awaited) in off.items():
             world["hint_of"][job] = -until
-            self.awaited[job] = awaited
+            self.awaited[job] = self.put_off[job] = awaited
         return queue[world["hint_of"][queue] == 0]
 
     def _of_pool(self, known: _Map, world: World, pool: int, queue: Array, cost: Array) -> dict[int, _Spots]:

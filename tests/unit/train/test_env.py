@@ -84,3 +84,39 @@ def test_a_trace_without_queueing_says_so() -> None:
     )
     with pytest.raises(InputError, match="there is nothing to learn"):
         env.reset(seed=1)
+
+
+def test_not_now_is_an_action_that_gymnasium_accepts() -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*Box.*(infinity|inf)")
+        check_env(an_env(defer=2, defer_seconds=600.0).unwrapped, skip_render_check=True)
+
+
+def test_an_agent_may_say_not_now_so_often_and_for_so_long_only() -> None:
+    env = an_env(defer=2, defer_seconds=600.0)
+    inner = env.unwrapped
+    _, info = env.reset(seed=0, options={"begin": 30})
+    said: dict[int, list[int]] = {}
+    done = False
+    while not done:
+        mask = info["action_mask"]
+        later = np.flatnonzero(mask[32:])
+        action = int(later[0]) + 32 if len(later) else 0
+        if action:
+            job = int(inner._hand[action - 32])  # type: ignore[attr-defined]
+            said.setdefault(job, []).append(info["now"])
+        _, _, done, _, info = env.step(action)
+    live, submit = inner._simulation.world["live"], inner._simulation.world["jobs"]["submit"]  # type: ignore[attr-defined]
+    assert len(said) > 10
+    for job, times in said.items():
+        assert len(times) <= 2
+        assert all(submit[job] <= now < submit[job] + 600 for now in times)
+        # Out of the way for half of the time allowed, or until the bound: backfill does not start it either.
+        assert live["start"][job] >= min(times[-1] + 300, submit[job] + 600)
+    assert info["metrics"]["completed"] + info["metrics"]["killed"] == 80, "whoever was left for later runs in the end"
+
+
+def test_not_now_needs_rules_that_can_leave_a_job() -> None:
+    for options in ({"backfill": "slurm"}, {"placement": "mip"}):
+        with pytest.raises(InputError, match="needs backfill none, firstfit or easy"):
+            an_env(defer=1, **options)
