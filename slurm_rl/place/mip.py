@@ -23,6 +23,8 @@ from slurm_rl.place.problem import Ask, Job, Node, Problem, State, Where, evalua
 SOLVERS = {"cbc": "CBC", "highs": "HIGHS"}
 SMALL = 24  # states of nodes up to which a problem is solved with all of them
 MAX_STATES = 4000
+_SOLVING = 0.85  # of the time, building included
+_BRANCHES = 500  # a limit that, other than the time, is the same on every machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,8 @@ def solve(problem: Problem, *, seconds: float = 1.0, gap: float = 0.01, solver: 
         return made("greedy")
     try:
         model = _Model(problem, where, solver)
-        status = model.run(seconds - (time.perf_counter() - began), gap * abs(paid))
+        # Some of the time is kept for reading the answer back, and for solvers that seldom look at the clock.
+        status = model.run(_SOLVING * seconds - (time.perf_counter() - began), gap * abs(paid))
     except _TooLarge as error:
         return made("greedy", str(error))
     except EnvironmentMissing:
@@ -264,7 +267,7 @@ class _Model:
         """Solves; the status in the solver's words."""
         self.model.max_mip_gap_abs = max(gap, 1e-6)
         self.model.max_mip_gap = 1e-9
-        status = self.model.optimize(max_seconds=max(seconds, 0.01))
+        status = self.model.optimize(max_seconds=max(seconds, 0.01), max_nodes=_BRANCHES)
         self.solved = self.model.num_solutions > 0
         bound = self.model.objective_bound
         if bound is not None and math.isfinite(bound) and self.solved:
