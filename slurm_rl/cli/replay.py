@@ -275,8 +275,8 @@ def _show(prepared: Prepared, runs: list[Run]) -> None:
         if run.deferral is not None and run.deferral["jobs"]:
             console.print(
                 f"{run.policy}+{run.backfill}: {run.deferral['jobs']:,} jobs were left for later; "
-                f"{run.deferral['success_rate']:.1%} of them started in time on the GPU type they were left for, "
-                f"{run.deferral['allocation_rate']:.1%} of all jobs with GPUs were never left",
+                f"{run.deferral['allocation_rate']:.1%} of them started in time, "
+                f"{run.deferral['success_rate']:.1%} on the GPU type that they were left for",
                 highlight=False,
             )
     if any("@oracle" in r.policy for r in runs):
