@@ -1,6 +1,7 @@
 """The shipped model against a tuned multifactor and the heuristics on four workloads: the figures of docs/learning.md.
 
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy table BACKFILL [REPLICATES] [WORKLOAD,…]
+PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy development [MODEL …]
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy controls
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy ablations [PART,…]
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy estimator
@@ -11,6 +12,8 @@ from __future__ import annotations
 import math
 import sys
 import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +25,7 @@ from slurm_rl.policy.checkpoint import Model, find_model, flatten, load_model
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT
 from slurm_rl.policy.registry import learned
 from slurm_rl.traces.read import read_trace
-from slurm_rl.traces.trace import Trace
+from slurm_rl.traces.trace import Labels, Trace
 from slurm_rl.train.evaluation import OPPONENTS, before, compare, gap_closed, tuned_weights
 from slurm_rl.train.module import PARTS, QueueNet, unflatten
 from slurm_rl.train.ppo import Settings, Trainer
@@ -30,7 +33,7 @@ from slurm_rl.train.recipe import first_part
 from slurm_rl.train.rollout import Reference
 from slurm_rl.train.scenes import Scene, Source
 from slurm_rl.train.search import GOALS, SearchSettings, log_ratios, price
-from slurm_rl_sim.replay import Contender, find_cluster, parse_contenders, prepare, window_of
+from slurm_rl_sim.replay import Contender, find_cluster, parse_contenders, prepare, replay, window_of
 from slurm_rl_sim.simulation import Simulation
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,6 +96,54 @@ def table(model: Model, backfill: str, replicates: int, names: list[str]) -> Non
         print(f"  {label:<15} " + "  ".join(f"{k} {v:.3f}" for k, v in zip(shown, means, strict=True)), flush=True)
 
 
+def development_traces() -> Iterator[tuple[str, Trace, Cluster, str]]:
+    """Real workloads that are neither trained on nor in the table: to choose between models by."""
+    itp = read_trace(TRACES / "microsoft_itp_2021.csv.gz")
+    for code, name in enumerate(itp.vc.names):
+        part = itp.take(np.flatnonzero(itp.vc.codes == code))
+        if name == "cluster04" or len(part) < 2500:
+            continue
+        first, last = part.span()
+        busy = float((np.maximum(part.run_time, 0) * part.num_gpus).sum()) / (last - first)
+        nodes = max(int(busy / 0.9 / 8), math.ceil(part.num_gpus.max() / 8), 8)
+        yield f"itp {name}", part, Cluster(name, (NodeClass(nodes, gpus=8, partition=name),)), "0.3:1"
+    path = TRACES / "pwa_ricc_2010.csv.gz"
+    ricc = read_trace(path)
+    cluster = find_cluster(ricc, path, None)
+    for day in (45, 70, 95, 120):
+        days = (ricc.submit_time > day * DAY) & (ricc.submit_time < (day + 8) * DAY)
+        yield f"ricc, day {day}", ricc.take(np.flatnonzero(days)), cluster, "0.3:1"
+    cedar = read_trace(TRACES / "drac_cedar_2021_queued.csv.gz")
+    cedar = cedar.take(np.flatnonzero((cedar.num_gpus == 0) & (cedar.run_time >= 0)))
+    first, last = cedar.span()
+    nodes = int(float((cedar.run_time * np.maximum(cedar.cpus, 1.0)).sum()) / (last - first) / 0.9 / 32)
+    cedar = cedar.take(np.flatnonzero(cedar.cpus <= 8 * nodes))
+    count = len(cedar)
+    cedar = replace(cedar, vc=Labels.blank(count), mem_gb=np.zeros(count))
+    yield "cedar", cedar, Cluster("cedar", (NodeClass(nodes, cpus=32, mem_gb=1e5),)), "0.3:0.6"
+
+
+def development(models: list[str]) -> None:
+    """Models and heuristics on the development traces with EASY, one replay each, as ratios to sjf-age@user."""
+    names = ["sjf-age@user", "fcfs", "saf@user", "wfp3@user", *(f"rl:{m}" for m in models)]
+    shown = ("mean_bsld", "mean_wait", "p99_wait", "max_wait")
+    logs: dict[str, list[Array]] = {name: [] for name in names}
+    for name, trace, cluster, share in development_traces():
+        prepared = prepare(trace, cluster, window=window_of(trace, share))
+        found = {}
+        for run in replay(prepared, parse_contenders(names, "easy")):
+            found[run.policy] = np.log([float(run.metrics[k] or 0.0) + (k != "mean_bsld") for k in shown])
+        print(name, flush=True)
+        for policy, values in found.items():
+            ratio = values - found["sjf-age@user"]
+            logs[policy].append(ratio)
+            print(f"  {policy:<20} " + "  ".join(f"{k} {v:.3f}" for k, v in zip(shown, np.exp(ratio), strict=True)))
+    print("geometric means")
+    for policy, rows in logs.items():
+        means = np.exp(np.mean(rows, axis=0))
+        print(f"  {policy:<20} " + "  ".join(f"{k} {v:.3f}" for k, v in zip(shown, means, strict=True)))
+
+
 def fresh_scenes(count: int) -> list[tuple[Scene, Reference]]:
     """Scenes drawn as for training, but with seeds that no training uses."""
     trace, cluster, _ = workload("venus")
@@ -130,7 +181,7 @@ def controls(model: Model) -> None:
         judged("the model", flatten(tensors), drain, scenes)
 
 
-def ablations(model: Model, parts: list[str]) -> None:
+def ablations(parts: list[str]) -> None:
     """Networks that are trained anew without a part, by a short recipe that is the same for all."""
     trace, cluster, _ = workload("venus")
     scenes = fresh_scenes(300)
@@ -138,11 +189,11 @@ def ablations(model: Model, parts: list[str]) -> None:
     for name in parts:
         part, _, seed = name.partition("#")
         settings = Settings(
-            jobs=2500, scenes=40, iterations=0, lessons=200, validation=1, seed=int(seed or 0),
+            jobs=2500, scenes=24, iterations=0, lessons=200, validation=1, seed=int(seed or 0),
             search=SearchSettings(generations=15), without=() if part == "nothing" else (part,),
         )  # fmt: skip
         trainer = Trainer(settings, [Source(first_part(trace, 0.6), cluster)], Path(tempfile.mkdtemp()))
-        judged(f"without {name}", trainer.run(lambda row: None), model.starve_drain, scenes)
+        judged(f"without {name}", trainer.run(lambda row: None), settings.starve_drain, scenes)
 
 
 def estimator(model: Model) -> None:
@@ -172,8 +223,10 @@ def main(what: str, *rest: str) -> None:
         table(model, rest[0], int(rest[1]) if len(rest) > 1 else 3, names)
     elif what == "controls":
         controls(model)
+    elif what == "development":
+        development(list(rest) or ["default"])
     elif what == "ablations":
-        ablations(model, rest[0].split(",") if rest else ["nothing", "nothing#1", "nothing#2", *PARTS])
+        ablations(rest[0].split(",") if rest else ["nothing", "nothing#1", "nothing#2", *PARTS])
     else:
         estimator(model)
 
