@@ -1,6 +1,7 @@
 """Placements compared on mixed GPUs, with paired confidence intervals: the figures of docs/placement.md.
 
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_placement [SEEDS] [POLICY] [WORKLOAD]
+PYTHONPATH=tests .venv/bin/python -m perf.evaluate_placement weights [SEEDS]
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from slurm_rl.cli.app import main as slurm_rl
 from slurm_rl.domain.cluster import Cluster, read_cluster
 from slurm_rl.place.defer import Deferral
 from slurm_rl.place.plan import Settings
+from slurm_rl.place.problem import Weights
 from slurm_rl.place.speed import SpeedMatrix
 from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.trace import Labels, make_trace
@@ -133,7 +135,27 @@ def interval(ratios: list[float]) -> str:
     return f"{middle:+.1f}% [{low:+.1f}, {high:+.1f}]"
 
 
+def weights(seeds: int) -> None:
+    """What the terms of the objective do to `mip`, where jobs have classes."""
+    variants = {
+        "as shipped": Weights(),
+        "partial 0": Weights(partial=0.0),
+        "node 0": Weights(node=0.0),
+        "both 0": Weights(0.0, 0.0),
+        "both 600": Weights(600.0, 600.0),
+    }
+    for seed in range(seeds):
+        prepared = WORKLOADS["hetero, classes"](seed)
+        for name, terms in variants.items():
+            planning = Settings(weights=terms)
+            (run,) = replay(prepared, parse_contenders("sjf-age@user", "easy"), placement="mip", planning=planning)
+            print(f"seed {seed}, {name}: " + ", ".join(f"{k} {run.metrics[k]:,.0f}" for k in FIGURES), flush=True)
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["weights"]:
+        weights(int(sys.argv[2]) if len(sys.argv) > 2 else 3)
+        return
     seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     policy = sys.argv[2] if len(sys.argv) > 2 else "sjf-age@user"
     chosen = [n for n in WORKLOADS if n in sys.argv[3:]] or list(WORKLOADS)
