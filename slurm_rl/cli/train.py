@@ -44,7 +44,7 @@ def train(
     trace: Annotated[list[Path] | None, typer.Option(help="Trace to learn from; may be given several times.")] = None,
     cluster: Annotated[Path | None, typer.Option(help="Cluster file; default: TRACE's NAME.cluster.json.")] = None,
     algo: Annotated[str, typer.Option(help="ppo")] = "ppo",
-    iterations: Annotated[int, typer.Option(min=0, help="Of PPO; 0: imitation and search alone.")] = 60,
+    iterations: Annotated[int, typer.Option(min=0, help="Of PPO; 0: lessons and search alone.")] = 60,
     scenes: Annotated[int, typer.Option(min=1, help="Workloads played in each iteration.")] = 12,
     jobs: Annotated[int, typer.Option(min=100, help="Jobs of a workload.")] = 2500,
     lessons: Annotated[int, typer.Option(min=0, help="Workloads from which run times are learned first.")] = 400,

@@ -71,7 +71,10 @@ def solve(problem: Problem, *, seconds: float = 1.0, gap: float = 0.01, solver: 
     try:
         model = _Model(problem, where, solver)
         # Some of the time is kept for reading the answer back, and for solvers that seldom look at the clock.
-        status = model.run(_SOLVING * seconds - (time.perf_counter() - began), gap * abs(paid))
+        left_over = _SOLVING * seconds - (time.perf_counter() - began)
+        if left_over <= 0.0:
+            return made("greedy", f"no time was left for {solver} when the model was built")
+        status = model.run(left_over, gap * abs(paid))
     except _TooLarge as error:
         return made("greedy", str(error))
     except EnvironmentMissing:
@@ -267,7 +270,7 @@ class _Model:
         """Solves; the status in the solver's words."""
         self.model.max_mip_gap_abs = max(gap, 1e-6)
         self.model.max_mip_gap = 1e-9
-        status = self.model.optimize(max_seconds=max(seconds, 0.01), max_nodes=_BRANCHES)
+        status = self.model.optimize(max_seconds=seconds, max_nodes=_BRANCHES)
         self.solved = self.model.num_solutions > 0
         bound = self.model.objective_bound
         if bound is not None and math.isfinite(bound) and self.solved:

@@ -135,6 +135,7 @@ def test_without_time_greedys_answer_stands_and_says_so() -> None:
     solution = solve(contested(40), seconds=1e-6, gap=0.0)
     assert violations(contested(40), solution.where) == []
     assert solution.winner == "greedy"
+    assert "no time was left" in solution.note
     assert not solution.is_optimal
     assert solution.gap > 0
 
