@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ def ask(path: Path, method: str, route: str, body: object = None, timeout: float
     connection = _UnixConnection(path, timeout)
     try:
         content = None if body is None else json.dumps(body)
-        connection.request(method, route, content, {"Content-Type": "application/json"})
+        with suppress(BrokenPipeError):  # a service that refuses the size answers before it has the whole body
+            connection.request(method, route, content, {"Content-Type": "application/json"})
         answer = connection.getresponse()
         text = answer.read().decode()
     except (OSError, http.client.HTTPException) as error:
