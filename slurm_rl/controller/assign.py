@@ -21,7 +21,8 @@ def assign(
     neighbours. Bounds rule over the order: where they leave no room, jobs tie, or stay out of order.
 
     If that takes more than `writes` changes, those are made that leave the fewest pairs of jobs the wrong way round:
-    the first so many of them, or such that bring the head of the queue alone into order, above all others.
+    the first so many of them, those of the jobs that stand farthest off, or such that bring the head of the queue alone
+    into order, above all others.
     """
     count = len(base)
     if count == 0:
@@ -45,17 +46,13 @@ def assign(
             long = middle - 1
         else:
             short = middle + 1
-    wrong_now = _inversions(base, site)
-    part = _made(whole, site, range(count), writes)
-    choices = [part] if best is None else [best, part]
-    better = min(choices, key=lambda factors: _inversions(base, factors))
-    if _inversions(base, better) < wrong_now:
-        return better
-    # A queue that is nearly in order must not get worse on the way: those who stand farthest off go first.
+    # The first changes of the whole, the head alone, or those who stand farthest off: whichever leaves least wrong.
     stands = {i: place for place, i in enumerate(sorted(range(count), key=lambda i: -now[i]))}
     far = _made(whole, site, sorted(range(count), key=lambda i: -abs(stands[i] - i)), writes)
-    if _inversions(base, far) < wrong_now:
-        return far
+    choices = [_made(whole, site, range(count), writes), far, *([] if best is None else [best])]
+    better = min(choices, key=lambda factors: _inversions(base, factors))
+    if _inversions(base, better) < _inversions(base, site):
+        return better
     if best is not None:
         return best
     # Those who stand above somebody before them are in the way: they go down first, the highest before the others.
