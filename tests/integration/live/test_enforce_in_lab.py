@@ -71,10 +71,7 @@ def patient_plugin(lab: Lab) -> Iterator[None]:
 
 
 def test_five_hundred_jobs_are_in_order_after_two_ticks_of_the_default_budget(lab: Lab) -> None:
-    """The plugin's advice brings them near it as they come; two ticks of at most 200 updates do the rest.
-
-    A tick that falls among the submissions, on a busy machine, may spend its updates on half a queue: then four do.
-    """
+    """The plugin's advice brings them near it as they come; two ticks of at most 200 updates do the rest."""
     with patient_plugin(lab):
         submit_mixed(lab, 500)
     submitted = time.time()
@@ -88,11 +85,6 @@ def test_five_hundred_jobs_are_in_order_after_two_ticks_of_the_default_budget(la
     jobs = waiting(lab)
     tau = kendall(by_slurm(jobs), by_limit(jobs))
     print(f"Kendall tau at submission {advised:.4f}, after two ticks {tau:.4f}, updates {[n for _, *n in after]}")
-    if tau < 0.99:
-        until(lambda: len(ticks_since(lab, submitted)) >= 5, "four ticks are over", 60)
-        after = ticks_since(lab, submitted)
-        jobs = waiting(lab)
-        tau = kendall(by_slurm(jobs), by_limit(jobs))
     assert tau >= 0.99, after
     assert all(count <= Config().updates_per_tick for _, _, count in after)
     shown = {int(row.split()[0]): int(row.split()[1]) for row in lab.run("sprio", "-h", "-o", "%i %S").splitlines()}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_rl.controller.assign import assign
+from slurm_rl.controller.assign import _inversions, assign
 
 queues = st.lists(st.tuples(st.integers(300, 700), st.integers(-900, 900)), min_size=1, max_size=40)
 
@@ -75,3 +77,17 @@ def test_a_limit_on_writes_is_kept_and_the_order_is_reached(
         for i in changed[:writes]:  # as the controller applies them
             site[i] = found[i]
     assert all(a > b for a, b in itertools.pairwise(places(base, site)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_tick_of_two_hundred_writes_mends_most_of_a_badly_advised_queue(seed: int) -> None:
+    dice = random.Random(seed)
+    base = [500 + dice.randrange(60) for _ in range(500)]
+    advised = [i / 500 + (dice.uniform(-0.8, 0.8) if dice.random() < 0.25 else dice.gauss(0, 0.02)) for i in range(500)]
+    site = [round(750 - 1500 * min(max(place, 0.0), 1.0)) for place in advised]
+    wrong = _inversions(base, site)
+    after = assign(base, site, [-750] * 500, [750] * 500, 200)
+    assert sum(a != b for a, b in zip(after, site, strict=True)) <= 200
+    assert _inversions(base, after) < 0.2 * wrong
+    last = assign(base, after, [-750] * 500, [750] * 500, 400)
+    assert _inversions(base, last) == 0
