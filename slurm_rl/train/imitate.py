@@ -15,7 +15,7 @@ from torch import Tensor
 from slurm_rl.domain.arrays import Array
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT
 from slurm_rl.train.module import QueueNet
-from slurm_rl.train.rollout import Episode
+from slurm_rl.train.rollout import Episode, padded_queues
 from slurm_rl.train.scenes import Scene
 
 _ESTIMATE, _AGE_RATIO = JOB_FEATURES.index("estimate"), JOB_FEATURES.index("age_ratio")
@@ -86,7 +86,7 @@ def _error(guess: Tensor, missed: Tensor, mask: Tensor) -> Tensor:
 
 def lessons_of(episodes: Sequence[Episode], scenes: Sequence[Scene], seed: int) -> list[Lesson]:
     """Queues as they were seen, with what the estimates of their jobs missed, in batches of like length."""
-    seen: list[tuple[Array, Array]] = []
+    tapes, gaps, lengths = [], [], []
     for number, (episode, scene) in enumerate(zip(episodes, scenes, strict=True)):
         count = episode.turns["count"]
         order = np.random.default_rng([seed, 13, number]).permutation(np.flatnonzero(count <= _LONGEST))
@@ -94,23 +94,21 @@ def lessons_of(episodes: Sequence[Episode], scenes: Sequence[Scene], seed: int) 
         trace = scene.prepared.trace
         run = np.log(np.maximum(np.minimum(trace.run_time, trace.time_limit), 1.0))
         for first, length in zip(episode.turns["first"][order].tolist(), count[order].tolist(), strict=True):
-            rows = episode.tape[first : first + length].copy()
+            rows = episode.tape[first : first + length]
             job = rows[:, JOB_COUNT + POOL_COUNT].astype(np.int64)
-            seen.append((rows, (run[job] - rows[:, _ESTIMATE]).astype(np.float32)))
-    seen.sort(key=lambda pair: len(pair[1]))
-    return list(_batches(seen))
+            tapes.append(rows)
+            gaps.append((run[job] - rows[:, _ESTIMATE]).astype(np.float32))
+            lengths.append(length)
+    tape, missed, count = np.concatenate(tapes), np.concatenate(gaps), np.array(lengths)
+    return list(_batches(tape, missed, np.cumsum(count) - count, count))
 
 
-def _batches(seen: Sequence[tuple[Array, Array]]) -> Iterator[Lesson]:
-    at = 0
-    while at < len(seen):
-        wide = len(seen[min(at + _BATCH // len(seen[at][1]), len(seen) - 1)][1])
-        part = seen[at : at + max(_BATCH // wide, 1)]
+def _batches(tape: Array, missed: Array, first: Array, count: Array) -> Iterator[Lesson]:
+    order, at = np.argsort(count, kind="stable"), 0
+    while at < len(order):
+        wide = int(count[order[min(at + _BATCH // int(count[order[at]]), len(order) - 1)]])
+        part = order[at : at + max(_BATCH // wide, 1)]
         at += len(part)
-        longest = len(part[-1][1])
-        jobs = np.zeros((len(part), longest, JOB_COUNT), dtype=np.float32)
-        mask, missed = np.zeros((len(part), longest), dtype=bool), np.zeros((len(part), longest), dtype=np.float32)
-        for k, (rows, gap) in enumerate(part):
-            jobs[k, : len(gap)], mask[k, : len(gap)], missed[k, : len(gap)] = rows[:, :JOB_COUNT], True, gap
-        pool = np.stack([rows[0, JOB_COUNT : JOB_COUNT + POOL_COUNT] for rows, _ in part])
-        yield torch.from_numpy(jobs), torch.from_numpy(pool), torch.from_numpy(mask), torch.from_numpy(missed)
+        rows, mask, jobs = padded_queues(tape, first[part], count[part])
+        pool = tape[first[part], JOB_COUNT : JOB_COUNT + POOL_COUNT]
+        yield tuple(torch.from_numpy(x) for x in (jobs, pool, mask, missed[rows] * mask))  # type: ignore[misc]

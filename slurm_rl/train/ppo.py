@@ -25,7 +25,7 @@ from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.train.imitate import be_heuristic, learn_run_times, lessons_of, set_scales
 from slurm_rl.train.module import QueueNet, unflatten
-from slurm_rl.train.rollout import COSTS, Episode, Reference, play, reference_of
+from slurm_rl.train.rollout import COSTS, Episode, Reference, padded_queues, play, reference_of
 from slurm_rl.train.scenes import Scene, Source, draw_scene
 from slurm_rl.train.search import GOALS, SearchSettings, log_ratios, price, search
 
@@ -130,15 +130,10 @@ def advantages(
 def padded(episode: Episode, chosen: Array) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Jobs, pool, mask, lead and picks of some turns of an episode."""
     turns = episode.turns[chosen]
-    count = turns["count"]
-    width = int(count.max())
-    position = np.arange(width)[None, :]
-    mask = position < count[:, None]
-    rows = np.where(mask, turns["first"][:, None] + position, 0)
-    jobs = episode.tape[rows, :JOB_COUNT] * mask[:, :, None]
+    _, mask, jobs = padded_queues(episode.tape, turns["first"], turns["count"])
     pool = episode.tape[turns["first"], JOB_COUNT : JOB_COUNT + POOL_COUNT]
     return (
-        torch.from_numpy(jobs.astype(np.float32)),
+        torch.from_numpy(jobs),
         torch.from_numpy(pool),
         torch.from_numpy(mask),
         torch.from_numpy(turns["lead"].copy()),

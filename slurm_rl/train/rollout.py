@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from slurm_rl.domain.arrays import Array
+from slurm_rl.policy.features import JOB_COUNT
 from slurm_rl.policy.heuristics import BY_USER, LEARNED
 from slurm_rl.policy.registry import PolicySpec
 from slurm_rl.train.scenes import Scene
@@ -113,6 +114,15 @@ def play(
     after, elapsed = _successors(turns)
     reward = _rewards(scene, reference, start, turns, after, costs)
     return Episode(tape, turns, picks, reward, after, elapsed, figures(scene, start))
+
+
+def padded_queues(tape: Array, first: Array, count: Array) -> tuple[Array, Array, Array]:
+    """Rows of the tape for queues of unequal length [queue, place], which of these are real, and the jobs' features."""
+    place = np.arange(int(count.max()))[None, :]
+    mask = place < count[:, None]
+    rows = np.where(mask, first[:, None] + place, 0)
+    jobs: Array = (tape[rows, :JOB_COUNT] * mask[:, :, None]).astype(np.float32)
+    return rows, mask, jobs
 
 
 def _picks(turns: Array, start: Array) -> Array:

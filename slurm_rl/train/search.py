@@ -16,8 +16,8 @@ import numpy as np
 
 from slurm_rl.domain.arrays import Array
 from slurm_rl.policy.heuristics import BY_USER, LEARNED
-from slurm_rl.policy.network import LAYOUT
 from slurm_rl.policy.registry import PolicySpec
+from slurm_rl.train.module import unflatten
 from slurm_rl.train.rollout import Reference, figures, simulation_of
 from slurm_rl.train.scenes import Scene
 
@@ -33,22 +33,10 @@ class SearchSettings:
     pairs: int = 8
     width: float = 0.12  # of a candidate's steps, in standardised features
     rate: float = 0.04
-    free: tuple[str, ...] = ("skip",)  # tensors that are searched over
 
 
 _CLIP = 0.25  # of the difference of a pair on one scene: schedules are chaotic, and single ones must not decide
 _AVERAGE = 0.93  # of the past in the average over generations that is returned
-
-
-def places(*names: str) -> Array:
-    """Where tensors lie in the one array that kernels read."""
-    at, found = 0, []
-    for name, shape in LAYOUT.items():
-        size = math.prod(shape)
-        if name in names:
-            found.append(np.arange(at, at + size))
-        at += size
-    return np.concatenate(found)
 
 
 def log_ratios(scene: Scene, reference: Reference, net: Array, starve_drain: float = math.inf) -> dict[str, float]:
@@ -77,19 +65,18 @@ def search(
     report: Callable[[int, float], None] = lambda generation, price: None,
 ) -> Array:
     """A network whose linear path does better on fresh scenes each generation."""
-    free = places(*settings.free)
-    theta = net[free].astype(float)
-    average, slope, power = theta.copy(), np.zeros(len(free)), 0.0
+    theta = unflatten(net)["skip"].astype(float)
+    average, slope, power = theta.copy(), np.zeros(len(theta)), 0.0
 
     def candidate(values: Array) -> Array:
         moved = net.copy()
-        moved[free] = values
+        unflatten(moved)["skip"][:] = values
         return moved
 
     for generation in range(settings.generations):
         share = generation / settings.generations
         width, rate = settings.width * (1.0 - 0.6 * share), settings.rate * (1.0 - 0.85 * share)
-        steps = np.random.default_rng([seed, 11, generation]).standard_normal((settings.pairs, len(free)))
+        steps = np.random.default_rng([seed, 11, generation]).standard_normal((settings.pairs, len(theta)))
         cast = scenes(generation)
         tries = [candidate(theta + sign * width * step) for step in steps for sign in (1.0, -1.0)]
         plays = [(scene, reference, net_, starve_drain) for net_ in tries for scene, reference in cast]

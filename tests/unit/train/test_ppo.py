@@ -15,6 +15,7 @@ from slurm_rl.errors import InputError
 from slurm_rl.policy.checkpoint import flatten, load_model
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES
 from slurm_rl.policy.registry import parse_policy
+from slurm_rl.train import ppo
 from slurm_rl.train.imitate import be_heuristic, learn_run_times, lessons_of, set_scales
 from slurm_rl.train.module import PARTS, QueueNet, unflatten
 from slurm_rl.train.ppo import Settings, Trainer, TrainingStopped, advantages, order_log_probability, ppo_loss
@@ -111,6 +112,25 @@ def test_the_start_is_the_heuristic_and_run_times_are_learned(tmp_path: Path) ->
     lessons = lessons_of(trainer.episodes(scenes, 1, 0.5), [s for s, _ in scenes], seed=0)
     before, after = learn_run_times(trainer.net, lessons)
     assert after < 0.8 * before
+
+
+def test_scenes_know_less_than_traces_and_limits_hold_their_runs() -> None:
+    drawn = [draw_scene([], seed, jobs=120).prepared.trace for seed in range(60)]
+    nameless = [not len(t.job_name.names) or not (t.job_name.codes >= 0).any() for t in drawn]
+    without_users = [not (t.user.codes >= 0).any() for t in drawn]
+    assert 20 < sum(nameless) < 50
+    assert 2 < sum(without_users) < 25
+    assert all((t.time_limit >= t.run_time).all() for t in drawn)
+
+
+def test_long_queues_are_learned_from_where_there_are_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Trainer(TINY, [], tmp_path)
+    monkeypatch.setattr(ppo, "_LONGEST_QUEUE", math.inf)
+    queues = sorted(r.queue for _, r in trainer.scenes(range(12)))
+    monkeypatch.setattr(ppo, "_LONGEST_QUEUE", 0.0)
+    assert [r.queue for _, r in trainer.scenes(range(12))] == queues[: -(-len(queues) // 4)]
 
 
 def test_lessons_are_what_estimates_missed() -> None:
