@@ -49,11 +49,13 @@ class _Line:
     best: int = 0  # how often a job came to the front since the tick …
     worst: int = 0  # … and to the end
 
-    def enter(self, score: float, bound: int, size: int) -> tuple[int, int]:
+    def enter(self, score: float, bound: int, size: int, floor: int) -> tuple[int, int]:
         """Puts a job in line; its position and its factor: between its neighbours, or a step beyond the first or last.
 
-        Steps get smaller with every job that goes there, so that a long run of ever shorter jobs finds room.
+        The first of all gets the middle, and steps get smaller with every job that goes there: so a long run of ever
+        shorter jobs finds room. They end at the bound of factors and at `floor`, the place below which nobody is to be.
         """
+        top, bottom = size + bound, max(size - bound, min(size, floor))
         at = bisect.bisect_right(self.falling, -score)
         above = self.places[at - 1] if at else None
         below = self.places[at] if at < len(self.places) else None
@@ -61,13 +63,13 @@ class _Line:
             place = (above + below) // 2
         elif below is not None:
             self.best += 1
-            place = below + max((bound - below) // (1 + self.best), 1)
+            place = below + max((top - below) // (1 + self.best), 1)
         elif above is not None:
             self.worst += 1
-            place = above - max((above + bound) // (1 + self.worst), 1)
+            place = above - max((above - bottom) // (1 + self.worst), 1)
         else:
-            place = size
-        factor = max(-bound, min(bound, place - size))
+            place = (top + bottom) // 2
+        factor = max(bottom, min(top, place)) - size
         self.add(score, factor + size)
         return at, factor
 
@@ -83,6 +85,8 @@ class Advisor:
 
     def __init__(self, bound: int, policy: LivePolicy, run_times: RunTimes) -> None:
         self.bound = bound
+        self.other = 0  # what Slurm gives every job at least, beside what it gives for its size
+        self.floor = 1  # the least priority that jobs are left with
         self.policy = policy
         self.run_times = run_times
         self.default_partition = ""
@@ -107,6 +111,9 @@ class Advisor:
     ) -> Advisor:
         """The advisor after a tick; jobs that the last one advised after this tick's snapshot stay in line."""
         self = cls(bound, policy, run_times)
+        self.floor = view.floor
+        sized = [(view.base[j], f.job_size) for j in plan.order if (f := view.jobs[j].factors)]
+        self.other = min((int(base) - size for base, size in sized), default=0 if last is None else last.other)
         partitions = view.state.partitions
         self.default_partition = next((p.name for p in partitions if p.default), "")
         self.limits = {p.name: p.default_time or p.max_time or _YEAR for p in partitions}
@@ -151,7 +158,7 @@ class Advisor:
         if not np.isfinite(score):
             return None
         size = self._size(job)
-        at, factor = line.enter(score, self.bound, size)
+        at, factor = line.enter(score, self.bound, size, self.floor - self.other)
         self.since.append((now, partition, score, factor + size))
         return Advice(factor, f"{self.policy.name} would put it at {at + 1} of {len(line.falling)}")
 
