@@ -26,15 +26,17 @@ from slurm_rl.domain.arrays import NEVER, Array
 from slurm_rl.domain.tables import WORLD
 from slurm_rl.errors import InputError
 from slurm_rl.jit import kernel
+from slurm_rl.place.kernels import MIP
 from slurm_rl.policy.features import JOB_COUNT, observe
 from slurm_rl_sim.engine import BEFORE_PASS, GROW, advance
-from slurm_rl_sim.env import SCORES, ReplayEnv, _deal, _pick, gain
+from slurm_rl_sim.env import SCORES, ReplayEnv, _deal, _not_now, _pick, gain
 from slurm_rl_sim.metrics import some_metrics
 from slurm_rl_sim.replay import Prepared
 from slurm_rl_sim.result import result_of
 from slurm_rl_sim.simulation import Simulation
 
-CHOICE, ENDED, CRAMPED = range(3)  # what a window waits for: an action, another window, more rows for its profile
+# What a window waits for: an action, another window, more rows for its profile, a plan of where jobs go.
+CHOICE, ENDED, CRAMPED, UNPLANNED = range(4)
 # Tables that nobody changes once a window is open: its copies share them.
 _CONSTANT = frozenset(
     "jobs kind_ptr kind_node class_ptr class_list speed work events partition_factor qos_factor net "
@@ -56,38 +58,61 @@ def _go(
     hand: Array,
     jobs: Array,
     mask: Array,
+    planned: Array,
+    deferred: Array,
+    defer: int,
+    defer_seconds: float,
 ) -> None:
     """Makes the picks of windows `first` … `last` - 1 and goes on to their next choice; action -1: no pick.
 
     The tables of features lie in the observations: what is seen is there without a copy.
     """
+    slots = hand.shape[1]
     for i in range(first, last):
         world = records[i : i + 1]
         if status[i] == ENDED:
             continue
         if action[i] >= 0:
-            at = action[i] if action[i] < count[i] else 0
-            picked[i] += 1
-            count[i] = _pick(world, hand[i], count[i], at, picked[i])
+            at = action[i] if action[i] < mask.shape[1] and mask[i, action[i]] else 0
+            if at < slots:
+                picked[i] += 1
+                count[i] = _pick(world, hand[i], count[i], at, picked[i])
+            else:
+                j = hand[i, at - slots]
+                deferred[i, j] += 1
+                count[i] = _not_now(world, hand[i], count[i], at - slots, _until(world[0], j, defer, defer_seconds))
             if count[i] == 0:
                 pool[i] += 1
         if count[i] == 0:
-            status[i] = _to_choice(world, i, count, pool, opening[i], hand[i])
+            status[i] = _to_choice(world, i, count, pool, opening[i], hand[i], planned)
             if status[i] == CHOICE:
                 picked[i] = 0
+            elif status[i] != ENDED:
+                continue  # the mask still says which rows of the observation are to be cleared
         if status[i] == CHOICE:
             observe(world[0], float(world[0].clock), hand[i], count[i])
-            for k in range(count[i], mask.shape[1]):
+            for k in range(count[i], slots):
                 if mask[i, k] == 0:
                     break
                 for f in range(JOB_COUNT):
                     jobs[i, k, f] = np.float32(0.0)
-        for k in range(mask.shape[1]):
+        for k in range(slots):
             mask[i, k] = k < count[i]
+        for k in range(slots, mask.shape[1]):
+            j = hand[i, k - slots]
+            mask[i, k] = k - slots < count[i] and deferred[i, j] < defer
+            if mask[i, k]:
+                mask[i, k] = _until(world[0], j, defer, defer_seconds) > world[0].clock
 
 
 @kernel
-def _to_choice(world: Array, i: int, count: Array, pool: Array, opening: int, hand: Array) -> int:
+def _until(w: Any, j: int, defer: int, seconds: float) -> int:
+    """When a job that is left for later now comes back: as ReplayEnv has it."""
+    return min(w.clock + int(seconds / defer), t.jobs(w).submit[j] + int(seconds))
+
+
+@kernel
+def _to_choice(world: Array, i: int, count: Array, pool: Array, opening: int, hand: Array, planned: Array) -> int:
     """Goes on to the next pool that has a choice, as ReplayEnv does."""
     w = world[0]
     pools = len(t.pools(w))
@@ -97,8 +122,12 @@ def _to_choice(world: Array, i: int, count: Array, pool: Array, opening: int, ha
             if count[i] > 0:
                 return CHOICE
             pool[i] += 1
-        if w.pass_due and advance(world, w.clock, False) == GROW:
-            return CRAMPED
+        if w.pass_due:
+            if w.placer == MIP and not planned[i]:
+                return UNPLANNED
+            if advance(world, w.clock, False) == GROW:
+                return CRAMPED
+            planned[i] = 0
         if advance(world, NEVER - 1, True) != BEFORE_PASS:
             return ENDED
         pool[i] = 0
@@ -123,6 +152,16 @@ class Window:
         return Window(simulation, self.prepared, self.opening, self.hand, self.count, self.pool, self.baseline)
 
 
+def _help(simulation: Simulation, status: int) -> int:
+    """What compiled code cannot do for itself; 1 if that was a plan for the pass that is due."""
+    if status == CRAMPED:
+        simulation._more_rows()
+    elif status == UNPLANNED and simulation.planner is not None:
+        simulation._plan(simulation.planner)
+        return 1
+    return 0
+
+
 class ReplayVectorEnv(VectorEnv[dict[str, Array], Array, Array]):
     """Many windows of a trace at a time; `infos["action_mask"]` says which slots of each hold a job.
 
@@ -138,8 +177,6 @@ class ReplayVectorEnv(VectorEnv[dict[str, Array], Array, Array]):
     ) -> None:
         if num_envs < 1 or (windows is not None and windows < 1):
             raise InputError("num_envs and windows must be at least 1")
-        if options.get("placement") == "mip":
-            raise InputError("plans between steps, outside compiled code", field="placement", remedy="e.g. greedy")
         self._one = one = ReplayEnv(**options)
         self.num_envs = num_envs
         self.single_observation_space, self.single_action_space = one.observation_space, one.action_space
@@ -155,7 +192,10 @@ class ReplayVectorEnv(VectorEnv[dict[str, Array], Array, Array]):
         self._hand = np.zeros((num_envs, slots), dtype=np.int64)
         self._jobs = np.zeros((num_envs, slots, features), dtype=np.float32)
         self._context = np.zeros((num_envs, *one.observation_space["pool"].shape), dtype=np.float32)  # type: ignore[index]
-        self._mask = np.zeros((num_envs, slots), dtype=np.int8)
+        self._mask = np.zeros((num_envs, *one.observation_space["mask"].shape), dtype=np.int8)  # type: ignore[index]
+        self._planned = np.zeros(num_envs, dtype=np.int64)
+        most = one._jobs + one._warm_up if one._defer else 0
+        self._deferred = np.zeros((num_envs, most), dtype=np.int64)  # how often each job of a window was put off
         self._ended = np.zeros(num_envs, dtype=bool)
         parts = min(threads or os.cpu_count() or 1, num_envs)
         cuts = np.linspace(0, num_envs, parts + 1).astype(int).tolist()
@@ -179,7 +219,7 @@ class ReplayVectorEnv(VectorEnv[dict[str, Array], Array, Array]):
         return self._seen(), self._info()
 
     def step(self, actions: Any) -> tuple[dict[str, Array], Array, Array, Array, dict[str, Any]]:
-        """Puts a job next in every window; an empty slot counts as the first."""
+        """Puts a job next in every window, or leaves one for later; what the mask does not allow counts as slot 0."""
         if self._worlds[0] is None:
             raise gymnasium.error.ResetNeeded("call reset() first")
         action = np.array(actions, dtype=np.int64)
@@ -212,8 +252,8 @@ class ReplayVectorEnv(VectorEnv[dict[str, Array], Array, Array]):
                 for other in others:
                     other.result()
             calls = []
-            for i in np.flatnonzero(self._status == CRAMPED).tolist():
-                self._window(i).simulation._more_rows()
+            for i in np.flatnonzero((self._status == CRAMPED) | (self._status == UNPLANNED)).tolist():
+                self._planned[i] |= _help(self._window(i).simulation, int(self._status[i]))
                 calls.append((i, i + 1, np.full(self.num_envs, -1, dtype=np.int64)))
 
     def _part(self, first: int, last: int, action: Array) -> None:
@@ -230,6 +270,10 @@ class ReplayVectorEnv(VectorEnv[dict[str, Array], Array, Array]):
             self._hand,
             self._jobs,
             self._mask,
+            self._planned,
+            self._deferred,
+            self._one._defer,
+            self._one._defer_seconds,
         )
 
     def _window(self, i: int) -> Window:
@@ -246,7 +290,7 @@ class ReplayVectorEnv(VectorEnv[dict[str, Array], Array, Array]):
         self._records[i] = world.record[0]
         world.record = self._records[i : i + 1]
         world["features"], world["context"] = self._jobs[i], self._context[i]
-        self._jobs[i] = self._mask[i] = 0
+        self._jobs[i] = self._mask[i] = self._planned[i] = self._deferred[i] = 0
         self._worlds[i] = window
         self._status[i], self._picked[i], self._opening[i] = CHOICE, 0, window.opening
         self._count[i], self._pool[i], self._hand[i] = window.count, window.pool, window.hand
@@ -254,15 +298,14 @@ class ReplayVectorEnv(VectorEnv[dict[str, Array], Array, Array]):
     def _draw(self, dice: np.random.Generator) -> Window:
         """A window in which somebody has a choice, as ReplayEnv draws it."""
         one, hand = self._one, np.zeros(self._hand.shape[1], dtype=np.int64)
-        count, pool = np.zeros((2, 1), dtype=np.int64)
+        count, pool, planned = np.zeros((3, 1), dtype=np.int64)
         for _ in range(100):
             one._open(one._any_begin(dice))
             simulation, prepared = one._ready()
-            count[0], pool[0], status = 0, one._pool, CRAMPED
-            while status == CRAMPED:
-                status = int(_to_choice(simulation.world.record, 0, count, pool, one._opening, hand))
-                if status == CRAMPED:
-                    simulation._more_rows()
+            count[0], pool[0], planned[0], status = 0, one._pool, 0, -1
+            while status not in (CHOICE, ENDED):
+                status = int(_to_choice(simulation.world.record, 0, count, pool, one._opening, hand, planned))
+                planned[0] |= _help(simulation, status)
             if status == CHOICE:
                 return Window(simulation, prepared, one._opening, hand, int(count[0]), int(pool[0]))
         raise one._nobody_waits()

@@ -28,9 +28,21 @@ def a_vector(slots: int = SLOTS, *, threads: int = 2, windows: int | None = None
     return gymnasium.make_vec("slurm_rl/Replay-v0", num_envs=slots, threads=threads, windows=windows, **options(**more))
 
 
-@pytest.mark.parametrize("backfill", ["easy", "slurm", "conservative"])
-def test_it_plays_as_single_environments_do(backfill: str) -> None:
-    more: dict[str, Any] = {"backfill": backfill, "rewards": {"bsld": 1.0, "utilization": 0.5, "tail": 0.5}}
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"backfill": "easy"},
+        {"backfill": "slurm"},
+        {"backfill": "conservative"},
+        {"placement": "mip"},
+        {"defer": 3, "defer_seconds": 900.0},
+        {"placement": "greedy", "backfill": "firstfit", "defer": 1},
+    ],
+    ids=lambda more: "-".join(str(v) for v in more.values()),
+)
+def test_it_plays_as_single_environments_do(more: dict[str, Any]) -> None:
+    actions_each = 48 if "defer" in more else 24
+    more = {"rewards": {"bsld": 1.0, "utilization": 0.5, "tail": 0.5}} | more
     single = [gymnasium.make("slurm_rl/Replay-v0", **options(**more)) for _ in range(SLOTS)]
     many = a_vector(**more)
     assert type(many.unwrapped).__name__ == "ReplayVectorEnv"
@@ -43,7 +55,7 @@ def test_it_plays_as_single_environments_do(backfill: str) -> None:
                 assert (seen[name][i] == value).all(), name
             assert (info["action_mask"][i] == told["action_mask"]).all()
             assert info["now"][i] == told["now"]
-        actions = dice.integers(0, 24, size=SLOTS)  # some name an empty slot
+        actions = dice.integers(0, actions_each, size=SLOTS)  # some name an empty slot
         seen, reward, done, cut, info = many.step(actions)
         assert not cut.any()
         for i, env in enumerate(single):
@@ -98,8 +110,8 @@ def test_what_was_seen_stays_as_it_was() -> None:
 
 
 def test_it_refuses_what_it_cannot_do() -> None:
-    with pytest.raises(InputError, match="placement"):
-        a_vector(placement="mip")
+    with pytest.raises(InputError, match="another placement than mip"):
+        a_vector(placement="mip", defer=2)
     with pytest.raises(gymnasium.error.ResetNeeded):
         a_vector().step(np.zeros(SLOTS, dtype=int))
     calm = replace(a_workload(3, jobs=160), submit_time=np.arange(160) * 10_000)
