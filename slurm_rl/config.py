@@ -83,6 +83,12 @@ class Config:
         low=0,
         high=604_800,
     )
+    placement_weights: str = _option(
+        "",
+        _POLICY,
+        "What placement mip weighs, in seconds, as NAME=SECONDS,…: blocked (each free GPU that the jobs in sight could "
+        "not use), node (each node of a job beyond its first), energy (each kWh above idle); docs/placement.md.",
+    )
     gpu_features: str = _option(
         "",
         _POLICY,

@@ -35,6 +35,8 @@ Examples:
   slurm-rl replay traces/hetero.csv.gz --policy sjf-age@user --placement mip
 
   slurm-rl replay trace.csv --cluster openb.json --speeds published --placement greedy
+
+  slurm-rl replay traces/hetero.csv.gz --policy sjf-age@user --placement mip --placement-weights energy=5000
 """
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -54,6 +56,10 @@ def replay(
         typer.Option(help="Speeds of GPU types: published, T4=0.45,…, or FILE.json; default: the cluster file's."),
     ] = None,
     solver: Annotated[str, typer.Option(help="Of --placement mip: cbc or highs.")] = "cbc",
+    placement_weights: Annotated[
+        str | None,
+        typer.Option(help="Of --placement mip, in seconds: blocked (a GPU), node, energy (a kWh); e.g. energy=5000."),
+    ] = None,
     defer: Annotated[
         bool, typer.Option("--defer", help="--placement mip may leave a job for later when faster GPUs are due soon.")
     ] = False,
@@ -98,7 +104,11 @@ def replay(
             preempt=preempt,
             events=_events(outages),
             weights=_weights(weights),
-            planning=Settings(solver=solver, deferral=Deferral() if defer else None),
+            planning=Settings(
+                weights=_placement_weights(placement_weights, placement),
+                solver=solver,
+                deferral=Deferral() if defer else None,
+            ),
             on_progress=on_progress,
         )
     if jobs_out is not None:
@@ -191,6 +201,14 @@ def _weights(text: str | None) -> dict[str, float] | None:
         except ValueError:
             raise InputError(f"must be NAME=NUMBER,…, got {part!r}", field="--weights") from None
     return weights
+
+
+def _placement_weights(text: str | None, placement: str) -> Any:
+    from slurm_rl.place.problem import parse_weights
+
+    if text is not None and placement != "mip":
+        raise InputError("needs --placement mip", field="--placement-weights")
+    return parse_weights(text or "", "--placement-weights")
 
 
 def _named(path: Path, run: Run) -> Path:

@@ -33,6 +33,7 @@ from slurm_rl.errors import SlurmError, SlurmRlError
 from slurm_rl.obs.journal import Change, Journal, JournalError, LostLease, own_name
 from slurm_rl.obs.metrics import Metrics
 from slurm_rl.place.plan import Planner, Settings
+from slurm_rl.place.problem import parse_weights
 from slurm_rl.place.speed import Ran, learn_speeds
 from slurm_rl.slurm.client import SlurmClient
 from slurm_rl.slurm.model import JobUpdate, SlurmState, UpdateStatus
@@ -68,7 +69,8 @@ class Tick:
 
 
 def _planner(config: Config) -> Planner:
-    return Planner(Settings(deferral=rules(config)))
+    weights = parse_weights(config.placement_weights, "placement_weights")
+    return Planner(Settings(weights=weights, deferral=rules(config)))
 
 
 class Controller:
@@ -243,11 +245,12 @@ class Controller:
         learned = config.policy.startswith("rl:")  # its files may have changed
         keep = config.policy == self.config.policy and not learned
         policy = self.policy if keep else load_policy(config.policy, Path(config.state_dir))
+        planner = _planner(config)
         if config.mode != self.config.mode:
             self.journal.command(self.clock(), config.mode, "reload")
         self.config, self.policy, self.budget = config, policy, Budget(config)
         self.steering = Steering(config, self.journal)
-        self.planner = _planner(config)
+        self.planner = planner
         self.deferring.follow(config)
         self.speeds = given_speeds(config)
         self.poked.set()

@@ -20,7 +20,7 @@ from slurm_rl.domain.arrays import (
     make_entries,
 )
 from slurm_rl.domain.build import Requests, Speeds, Workload, build
-from slurm_rl.domain.cluster import Cluster, NodeClass
+from slurm_rl.domain.cluster import Cluster, NodeClass, default_watts
 from slurm_rl.domain.snapshot import Snapshot
 from slurm_rl.domain.tables import World
 from slurm_rl.place.speed import SpeedMatrix
@@ -184,7 +184,8 @@ def _cluster(nodes: Iterable[SlurmNode], name: str, speeds: SpeedMatrix) -> tupl
             classes.setdefault(key, []).append(node)
     made = []
     for (kind, gpus, cpus, mem_mb, partitions), same in classes.items():
-        made.append(NodeClass(len(same), kind, gpus, cpus, mem_mb / 1024, partitions, speeds.speed(kind)))
+        watts = default_watts(kind, gpus)
+        made.append(NodeClass(len(same), kind, gpus, cpus, mem_mb / 1024, partitions, speeds.speed(kind), *watts))
     return Cluster(name, tuple(made)), list(itertools.chain.from_iterable(classes.values()))
 
 

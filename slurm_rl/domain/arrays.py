@@ -67,7 +67,16 @@ SHAPE = np.dtype(
     align=True,
 )
 NODE = np.dtype(
-    [("cpu", "i8"), ("mem", "i8"), ("gpu", "i8"), ("type", "i8"), ("pool", "i8"), ("klass", "i8"), ("down", "i8")],
+    [
+        ("cpu", "i8"),
+        ("mem", "i8"),
+        ("gpu", "i8"),
+        ("type", "i8"),
+        ("pool", "i8"),
+        ("klass", "i8"),
+        ("down", "i8"),
+        ("watts", "f8"),  # that a busy GPU of it draws above idle
+    ],
     align=True,
 )
 CPU, MEM, GPU = range(3)  # columns of what is free
@@ -149,6 +158,8 @@ TURN = np.dtype(
 ROW = np.dtype([("time", "i8"), ("row", "i8")], align=True)
 EVENT = np.dtype([("time", "i8"), ("node", "i8"), ("up", "i8")], align=True)
 LOG = np.dtype([("node", "i4"), ("units", "i4")], align=True)
+# A request, and its share of the jobs that wait or run.
+MIX = np.dtype([("part", "f8"), ("request", "i8")], align=True)
 
 # Settings and counters of a World.
 SCALARS = [

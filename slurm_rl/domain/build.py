@@ -207,6 +207,7 @@ def _nodes(cluster: Cluster) -> _NodePart:
     nodes["type"] = type_of[class_of]
     nodes["pool"] = class_pool[class_of]
     nodes["klass"] = class_of
+    nodes["watts"] = np.array([(c.watts_busy - c.watts_idle) / max(c.gpus, 1) for c in cluster.classes])[class_of]
     return _NodePart(
         nodes,
         np.searchsorted(nodes["pool"], np.arange(len(roots) + 1)),

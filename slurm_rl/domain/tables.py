@@ -27,6 +27,7 @@ from slurm_rl.domain.arrays import (
     JOB,
     LIVE,
     LOG,
+    MIX,
     NODE,
     POOL,
     ROW,
@@ -85,6 +86,7 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "prefer": (FLOAT, 2),  # [shapes, GPU types] where jobs should rather go; placers `greedy` and `mip`
     "hint_of": (INT, 1),  # [jobs] 1 + the job's first row in `hint`; 0: none; < 0: put off until its negative
     "hint": (LOG, 1),  # nodes that a plan has chosen for jobs, and units on them
+    "mix": (MIX, 1),  # requests that free GPUs should be of use to; placer `mip`
     "latency": (INT, 1),  # cycles per scheduling pass, in buckets
 }
 
@@ -257,4 +259,5 @@ log = _table("log")
 prefer = _table("prefer")
 hint_of = _table("hint_of")
 hint = _table("hint")
+mix = _table("mix")
 latency = _table("latency")

@@ -2,9 +2,9 @@
 
 Nodes flow through states. `put[s, g]` is how many jobs of group g are put on a node in state s, which moves the node to
 the state without what the job takes; `span[h, s, u]` is how many nodes in first state s give u units to the job h that
-takes several nodes; `rest[s]` is how many nodes end in state s, which is where the cost of a partly used node is
-counted. Nodes of one state are one variable, and so are jobs that ask for the same and cost the same: a thousand nodes
-make no larger a model than ten.
+takes several nodes; `rest[s]` is how many nodes end in state s, which is where the cost of free GPUs that are of no use
+is counted. Nodes of one state are one variable, and so are jobs that ask for the same and cost the same: a thousand
+nodes make no larger a model than ten.
 """
 
 from __future__ import annotations
@@ -100,18 +100,17 @@ def lower_bound(problem: Problem) -> float:
         return evaluate(problem, place_greedily(problem))  # one job on one node: greedy has looked at every choice
     total = 0.0
     asks: dict[tuple[Ask, tuple[float, ...]], float | None] = {}
-    # The most that a job can save on one node: what the node cost before.
-    relief = problem.weights.partial
     for rank, job in enumerate(problem.jobs):
         key = (job.ask, job.seconds)
         if key not in asks:
             possible = set(spans(problem, job.ask))
             possible |= {problem.kinds[s.kind].gpu_type for s in problem.nodes if problem.whole(s, job.ask) is not None}
-            asks[key] = min((problem.cost(job, k) for k in possible), default=None)
+            # The most that a job can save on one node: what the node cost before.
+            nodes = job.ask.units if spans(problem, job.ask) else 1
+            asks[key] = min((problem.cost(job, k) - problem.relief[k] * nodes for k in possible), default=None)
         least = asks[key]
         if least is not None:
-            nodes = job.ask.units if spans(problem, job.ask) else 1
-            total += min(least - problem.values[rank] - relief * nodes, 0.0)
+            total += min(least - problem.values[rank], 0.0)
     return total
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from slurm_rl.domain.arrays import LOG, NEVER, NOW, Array
+from slurm_rl.domain.arrays import LOG, MIX, NEVER, NOW, Array
 from slurm_rl.domain.tables import World
 from slurm_rl.errors import InputError, unknown_name
 from slurm_rl.place.defer import Deferral, put_off
@@ -24,7 +24,9 @@ from slurm_rl.place.problem import Ask, Job, NodeKind, Problem, State, Weights, 
 
 _FIRSTFIT = 1  # backfill rules are above this layer
 _REMEMBERED = 1024
+_REQUESTS = 512  # different ones of the mix: the most frequent
 _Spots = list[tuple[int, int]]  # nodes of a job, and its units on each
+_NO_MIX = np.zeros(0, dtype=MIX)
 _ASKED = ("units", "per_node", "cpu", "mem", "gpu", "share")
 
 
@@ -86,6 +88,7 @@ class Planner:
         hint_of, pools = world["hint_of"], world["pools"]
         hint_of[hint_of > 0] = 0
         spots_of: list[tuple[int, int]] = []
+        mixes: list[Array] = []
         for pool, ordered in queues:
             if pools["change"][pool] == 0 and pools["due"][pool] == 0:
                 continue  # it has no pass: who was left for later stays so
@@ -93,12 +96,16 @@ class Planner:
                 # Who was left for later may start now though nothing has ended: that takes a whole pass.
                 pools["change"][pool] = max(int(pools["change"][pool]), 2)
                 hint_of[ordered] = 0
-            cost = known.costs(world, pool, ordered, defer=self.settings.deferral is not None)
+            weights = self.settings.weights
+            cost = known.costs(world, pool, ordered, weights.energy, defer=self.settings.deferral is not None)
             queue = self._later(world, pool, ordered, cost)
-            for job, spots in self._of_pool(known, world, pool, queue, cost).items():
+            mix = known.mix(world, pool, ordered) if weights.blocked else _NO_MIX
+            mixes.append(mix)
+            for job, spots in self._of_pool(known, world, pool, queue, cost, mix).items():
                 hint_of[job] = 1 + len(spots_of)
                 spots_of += spots
         world["hint"] = np.array(spots_of, dtype=LOG)
+        world["mix"] = np.concatenate(mixes) if mixes else _NO_MIX
         later = hint_of[hint_of < 0]
         world["wake"] = -int(later.max()) if len(later) else NEVER
 
@@ -116,7 +123,9 @@ class Planner:
             self.awaited[job] = self.put_off[job] = awaited
         return queue[world["hint_of"][queue] == 0]
 
-    def _of_pool(self, known: _Map, world: World, pool: int, queue: Array, cost: Array) -> dict[int, _Spots]:
+    def _of_pool(
+        self, known: _Map, world: World, pool: int, queue: Array, cost: Array, mix: Array
+    ) -> dict[int, _Spots]:
         """Nodes of the jobs at the head of a queue: those that start in order, and the first that would not."""
         head = known.startable(world, pool, queue[: self.settings.jobs])
         shapes = world["shapes"][world["jobs"]["request"][head]]
@@ -127,13 +136,14 @@ class Planner:
         states, members = known.states(world, pool)
 
         weights = self.settings.weights
-        problem = Problem(jobs, known.kinds, states, weights=weights)
+        asked = [(part, known.asks[s]) for part, s in mix.tolist()]
+        problem = Problem(jobs, known.kinds, states, weights=weights, mix=asked)
         if world["backfill"] != _FIRSTFIT:
             # What starts behind the first blocked job is up to the backfill rule: nobody gives way to it here.
             started = place_greedily(problem)
             blocked = next((rank for rank in range(len(jobs)) if rank not in started), len(jobs))
             if blocked + 1 < len(jobs):
-                problem = Problem(jobs[: blocked + 1], known.kinds, states, weights=weights)
+                problem = Problem(jobs[: blocked + 1], known.kinds, states, weights=weights, mix=asked)
             if not blocked:
                 return {}
         self.tally.problems += 1
@@ -148,7 +158,7 @@ class Planner:
         }
 
     def _answer(self, problem: Problem) -> dict[int, Where]:
-        key = (problem.jobs, tuple(problem.nodes.items()))
+        key = (problem.jobs, tuple(problem.nodes.items()), problem.mix)
         known = self._solved.get(key)
         if known is not None:
             self._solved.move_to_end(key)
@@ -187,6 +197,12 @@ class _Map:
         shapes = world["shapes"]
         self.prices = Prices(world)
         self._priced: dict[int, tuple[Array, Array, Array]] = {}  # by pool: prices, the table they are in, costs
+        # Requests of which a unit is the same, by the first of them; and those that any free GPU would do for.
+        units = np.column_stack([shapes[f] for f in ("cpu", "mem", "gpu", "share", "kind")])
+        _, leader, group = np.unique(units, axis=0, return_index=True, return_inverse=True)
+        self._unit = leader[group.reshape(-1)]
+        easy = (shapes["gpu"] <= 1) & (shapes["cpu"] == 0) & (shapes["mem"] == 0) & (world["used"].shape[2] == 0)
+        self._hard = (self.prices.gpus > 0) & ~easy
         self.asks = [Ask._make([*(int(s[f]) for f in _ASKED), self.accepts[s["kind"]]]) for s in shapes]
 
     def startable(self, world: World, pool: int, queue: Array) -> Array:
@@ -196,9 +212,11 @@ class _Map:
         over = (asked > world["total"][NOW, pool]).any(axis=1)
         return queue[: int(over.argmax()) + 1 if over.any() else len(queue)]
 
-    def costs(self, world: World, pool: int, queue: Array, *, defer: bool) -> Array:
+    def costs(self, world: World, pool: int, queue: Array, energy: float, *, defer: bool) -> Array:
         """Seconds by [shape, GPU type] for each second of work, prices included; the placer goes by them, too."""
         prices = self.prices.of(world, pool, queue, least=1 if defer else 2)
+        if energy:
+            prices = prices + energy * self._kwh(world, pool)
         known, written, cost = self._priced.get(pool, (prices, None, prices))
         if written is not world["prefer"] or not np.array_equal(known, prices):
             shapes, prefer = world["shapes"], world["prefer"]
@@ -207,6 +225,25 @@ class _Map:
             prefer[mine] = 1.0 / cost[mine]
             self._priced[pool] = prices, prefer, cost
         return cost
+
+    def _kwh(self, world: World, pool: int) -> Array:
+        """What a second of a GPU of each type draws above idle, in kWh: as the replay's `energy_kwh` counts it."""
+        nodes = world["nodes"][world["nodes"]["pool"] == pool]
+        gpus = np.bincount(nodes["type"], weights=nodes["gpu"], minlength=self.prices.types)
+        watts = np.bincount(nodes["type"], weights=nodes["gpu"] * nodes["watts"], minlength=self.prices.types)
+        return watts / np.maximum(gpus, 1) / 3.6e6
+
+    def mix(self, world: World, pool: int, queue: Array) -> Array:
+        """What jobs of a pool that wait or run ask for, and their shares: who may want what is left free."""
+        first = int(world["pools"]["first_job"][pool])
+        running = world["running"][first : first + int(world["pools"]["running"][pool])]
+        rows = world["jobs"]["request"][np.concatenate([running, queue])]
+        count = np.bincount(self._unit[rows[self._hard[rows]]], minlength=len(self.asks))
+        most = np.argsort(-count, kind="stable")[:_REQUESTS]
+        most = most[count[most] > 0]
+        mix = np.zeros(len(most), dtype=MIX)
+        mix["part"], mix["request"] = count[most] / max(len(rows), 1), most
+        return mix
 
     def jobs(self, world: World, queue: Array, cost: Array) -> list[Job]:
         """The jobs of a problem; estimates in quarter octaves, so that jobs that are alike count as equal."""

@@ -2,17 +2,19 @@
 
 A node's *state* is what is free on it. Nodes of one state are interchangeable, so that a problem's size follows the
 number of states and of distinct requests, not that of nodes. Putting a job on a node moves the node to another state;
-what the state in which a node ends costs is counted exactly once, so that a partly used node counts exactly when it is
-one.
+what the state in which a node ends costs is counted exactly once: free GPUs that the *mix*, the jobs that wait or run
+at the time, could not use there.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import NamedTuple
+
+from slurm_rl.errors import InputError
 
 GPU_MILLI = 1000
 
@@ -21,8 +23,26 @@ GPU_MILLI = 1000
 class Weights:
     """How many seconds each thing is worth; docs/placement.md has the formula and the measurements behind these."""
 
-    partial: float = 60.0  # a node that is neither empty nor full
+    blocked: float = 0.0  # each free GPU that the jobs in sight could not use
     node: float = 60.0  # each node of a job beyond its first
+    energy: float = 0.0  # each kWh that its GPUs draw above idle
+
+
+def parse_weights(text: str, field: str) -> Weights:
+    """Weights from `energy=1000,node=0`; those that are not named stay as they are."""
+    known = [f.name for f in fields(Weights)]
+    given = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, _, value = (p.strip() for p in part.partition("="))
+        if name not in known:
+            raise InputError(f"unknown weight {name!r}", field=field, remedy=f"known: {', '.join(known)}")
+        try:
+            given[name] = float(value)
+        except ValueError:
+            given[name] = math.nan
+        if not 0.0 <= given[name] < 1e9:
+            raise InputError(f"must be NAME=SECONDS,… from 0 to 1e9, got {part!r}", field=field)
+    return Weights(**given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,37 +135,42 @@ class Problem:
         nodes: Mapping[State, int],
         *,
         weights: Weights | None = None,
+        mix: Sequence[tuple[float, Ask]] = (),
     ) -> None:
         self.jobs = tuple(jobs)
         self.kinds = tuple(kinds)
         self.weights = weights or Weights()
+        self.mix = tuple(mix) if self.weights.blocked else ()  # requests, each with its share of all
+        self._mix = [[(part, ask) for part, ask in self.mix if k in ask.kinds] for k in range(len(kinds))]
         self._limits = [self._usable(k) for k in range(len(kinds))]
         self.alike: dict[State, State] = {s: self._canonical(s) for s in nodes}  # as given -> as counted
         self.nodes: dict[State, int] = {}
         for state, count in nodes.items():
             same = self.alike[state]
             self.nodes[same] = self.nodes.get(same, 0) + count
-        self.shared = any(state.slots for state in self.nodes)  # whether GPUs are told apart one by one
-        self._standing: dict[tuple[int, int, tuple[int, ...]], float] = {}
-        self._gains: dict[int, list[list[float]]] = {}
+        self._standing: dict[State, float] = {}
         self.known_spans: dict[Ask, frozenset[int]] = {}
         self._moves: dict[Ask, dict[State, State | None]] = {}
 
     def _usable(self, kind: int) -> tuple[float, int, float, int]:
-        """CPUs a GPU, and CPUs besides, that the batch could use on a node of a kind; memory likewise."""
+        """CPUs a GPU, and CPUs besides, that the batch or the mix could use on a node of a kind; memory likewise."""
         ratio, without = [0.0, 0.0], [0, 0]
-        for ask in (j.ask for j in self.jobs if kind in j.ask.kinds):
-            for r, per in enumerate((ask.cpu, ask.mem)):
-                if ask.gpu or ask.share:
+        batch = [j.ask for j in self.jobs if kind in j.ask.kinds]
+        for ask in (*batch, *(ask for _, ask in self._mix[kind])):
+            if ask.gpu or ask.share:
+                for r, per in enumerate((ask.cpu, ask.mem)):
                     ratio[r] = max(ratio[r], per / (ask.gpu or ask.share / GPU_MILLI))
-                else:
-                    without[r] += per * ask.units
+        for ask in batch:
+            if not ask.gpu and not ask.share:
+                without[0] += ask.cpu * ask.units
+                without[1] += ask.mem * ask.units
         return ratio[0], without[0], ratio[1], without[1]
 
     def _canonical(self, state: State) -> State:
         """The state with CPUs and memory that no set of the batch's jobs could use up cut off: exact, and far fewer.
 
-        Whatever is placed on a node with G free GPUs uses at most ratio·G CPUs, besides what jobs without GPUs take.
+        Whatever is placed on a node with G free GPUs uses at most ratio·G CPUs, besides what jobs without GPUs take;
+        and when g GPUs are left, what of the mix fits in g needs at most ratio·g of the CPUs that are left.
         """
         cpu_ratio, cpus, mem_ratio, mems = self._limits[state.kind]
         gpus = state.idle_gpus
@@ -171,30 +196,47 @@ class Problem:
         """Seconds that it costs to run a job on a type."""
         return job.seconds[gpu_type]
 
-    def standing(self, state: State) -> float:
-        """Seconds that a node in this state costs: those of a partly used one, or none."""
-        key = (state.kind, state.gpu, state.slots)
-        if key not in self._standing:
-            part = state.slots and any(0 < used < GPU_MILLI for used in state.slots)
-            part = part or 0 < state.gpu < self.kinds[state.kind].gpus
-            self._standing[key] = self.weights.partial if part else 0.0
-        return self._standing[key]
+    def blocked(self, state: State) -> float:
+        """Free GPUs on a node that the mix could not use, on average of its requests that may use such a node.
 
-    def gains(self, gpus: int) -> list[list[float]]:
-        """What taking so many whole GPUs changes in a node's standing cost, by its kind and how many are free on it."""
-        if gpus not in self._gains:
-            self._gains[gpus] = []
-            for kind, node in enumerate(self.kinds):
-                cost = [self.standing(State(kind, free, 0, 0)) for free in range(node.gpus + 1)]
-                self._gains[gpus].append([cost[f - gpus] - cost[f] if f >= gpus else 0.0 for f in range(len(cost))])
-        return self._gains[gpus]
+        All of them where a unit of the request does not fit; else the GPUs of which too little is free for it.
+        """
+        idle, total = state.idle_gpus, 0.0
+        if not idle:
+            return 0.0
+        for part, ask in self._mix[state.kind]:
+            if not state.room(ask, 1):
+                total += part * idle
+            elif state.slots:
+                need = ask.share or GPU_MILLI
+                total += part * sum(GPU_MILLI - u for u in state.slots if GPU_MILLI - u < need) / GPU_MILLI
+        return total
+
+    def standing(self, state: State) -> float:
+        """Seconds that a node in this state costs."""
+        if not self.mix:
+            return 0.0
+        cost = self._standing.get(state)
+        if cost is None:
+            cost = self._standing[state] = self.weights.blocked * self.blocked(state)
+        return cost
+
+    @cached_property
+    def relief(self) -> dict[int, float]:
+        """The most that the standing cost of one node can fall, by GPU type."""
+        most: dict[int, float] = {}
+        for state in self.nodes:
+            gpu_type = self.kinds[state.kind].gpu_type
+            most[gpu_type] = max(most.get(gpu_type, 0.0), self.standing(state))
+        return most
 
     @cached_property
     def values(self) -> tuple[float, ...]:
         """What starting each job is worth: more than anything it could cost the others, the earlier the more."""
         types = {k.gpu_type for k in self.kinds}
         dearest = sum(max((self.cost(j, t) for t in types), default=0.0) for j in self.jobs)
-        nodes = (self.weights.partial + self.weights.node) * sum(j.ask.units for j in self.jobs)
+        most = self.weights.blocked * max((k.gpus for k in self.kinds), default=0) if self.mix else 0.0
+        nodes = (most + self.weights.node) * sum(j.ask.units for j in self.jobs)
         big, count = 1.0 + dearest + nodes, max(len(self.jobs), 1)
         return tuple(
             big * (2.0 - rank / count) if j.patience is None else j.patience for rank, j in enumerate(self.jobs)

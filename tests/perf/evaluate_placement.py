@@ -10,8 +10,11 @@ import math
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 
@@ -94,12 +97,13 @@ def hetero(seed: int) -> Prepared:
         return prepare(read_trace(ROOT / "traces/hetero.csv.gz"), read_cluster(ROOT / "traces/hetero.cluster.json"))
     with tempfile.TemporaryDirectory() as folder:
         trace, cluster = f"{folder}/t.csv.gz", f"{folder}/t.cluster.json"
-        sys.argv = ["slurm-rl", "traces", "generate", "--out", trace, "--cluster-out", cluster, "--seed", str(seed + 1)]
-        try:
-            slurm_rl()
-        except SystemExit as done:
-            if done.code:
-                raise
+        args = ["slurm-rl", "traces", "generate", "--out", trace, "--cluster-out", cluster, "--seed", str(seed + 1)]
+        with patch("sys.argv", args), redirect_stdout(StringIO()):
+            try:
+                slurm_rl()
+            except SystemExit as done:
+                if done.code:
+                    raise
         return prepare(read_trace(trace), read_cluster(cluster))
 
 
@@ -139,17 +143,26 @@ def weights(seeds: int) -> None:
     """What the terms of the objective do to `mip`, where jobs have classes."""
     variants = {
         "as shipped": Weights(),
-        "partial 0": Weights(partial=0.0),
+        "blocked 60": Weights(blocked=60.0),
         "node 0": Weights(node=0.0),
-        "both 0": Weights(0.0, 0.0),
-        "both 600": Weights(600.0, 600.0),
+        "energy 1000": Weights(energy=1000.0),
+        "energy 5000": Weights(energy=5000.0),
     }
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
     for seed in range(seeds):
         prepared = WORKLOADS["hetero, classes"](seed)
         for name, terms in variants.items():
             planning = Settings(weights=terms)
             (run,) = replay(prepared, parse_contenders("sjf-age@user", "easy"), placement="mip", planning=planning)
-            print(f"seed {seed}, {name}: " + ", ".join(f"{k} {run.metrics[k]:,.0f}" for k in FIGURES), flush=True)
+            found[name].append({k: float(run.metrics[k] or 0.0) for k in FIGURES})
+            row = ", ".join(f"{k} {v:,.0f}" for k, v in found[name][-1].items())
+            print(f"seed {seed}, {name}: {row}", file=sys.stderr, flush=True)
+    shipped = found["as shipped"]
+    for name, runs in found.items():
+        print(f"{name}: " + ", ".join(f"{k} {np.mean([r[k] for r in runs]):,.0f}" for k in FIGURES))
+        if runs is not shipped and seeds > 1:
+            ratio = {k: [a[k] / b[k] for a, b in zip(runs, shipped, strict=True)] for k in ("mean_jct", "energy_kwh")}
+            print("   against what is shipped: " + ", ".join(f"{k} {interval(v)}" for k, v in ratio.items()))
 
 
 def main() -> None:
@@ -168,6 +181,8 @@ def main() -> None:
                 planning = Settings(deferral=Deferral() if defer else None)
                 (run,) = replay(prepared, parse_contenders(policy, "easy"), placement=how, planning=planning)
                 found[placement].append({k: float(run.metrics[k] or 0.0) for k in FIGURES})
+                row = ", ".join(f"{k} {v:,.0f}" for k, v in found[placement][-1].items())
+                print(f"{name}, seed {seed}, {placement}: {row}", file=sys.stderr, flush=True)
         for placement, runs in found.items():
             means = ", ".join(f"{k} {np.mean([r[k] for r in runs]):,.0f}" for k in FIGURES)
             print(f"{name}, {policy}+easy, {placement}: {means}")

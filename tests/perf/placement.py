@@ -21,7 +21,7 @@ _GPUS = (8, 8, 8, 4, 4, 2, 2)
 _SPEED = (2.0, 1.0, 0.9, 1.0, 0.55, 0.45, 0.45)
 
 
-def a_batch(nodes: int, jobs: int, seed: int, full: float) -> Problem:
+def a_batch(nodes: int, jobs: int, seed: int, full: float, weights: Weights | None = None) -> Problem:
     """Jobs of 1 to 16 GPUs, two of five bound to one of seven types, on nodes each filled at random up to `full`."""
     rng = random.Random(seed)
     kinds = [NodeKind(t, gpus) for t, gpus in enumerate(_GPUS)]
@@ -41,7 +41,7 @@ def a_batch(nodes: int, jobs: int, seed: int, full: float) -> Problem:
         wanted = frozenset(range(7)) if rng.random() < 0.6 else frozenset([rng.randrange(7)])
         ask = Ask(gpus, gpus, rng.choice([4, 8, 8, 12]), 16_000, 1, 0, wanted)
         batch.append(Job(ask, tuple(run / speed for speed in _SPEED)))
-    return Problem(batch, kinds, states)
+    return Problem(batch, kinds, states, weights=weights, mix=[(1 / jobs, j.ask) for j in batch])
 
 
 def shuffled_pods(traces: Path, seed: int) -> tuple[Trace, Cluster]:

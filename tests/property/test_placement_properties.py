@@ -46,7 +46,8 @@ def problems(draw: st.DrawFn) -> Problem:
         nodes[a_state()] = draw(st.integers(1, 5))
     jobs = [a_job() for _ in range(draw(st.integers(1, 8)))]
     weights = Weights(*(draw(st.sampled_from([0.0, 1.0, 100.0])) for _ in range(2)))
-    return Problem(jobs, _KINDS, nodes, weights=weights)
+    mix = [(draw(st.sampled_from([0.1, 0.5])), a_job().ask) for _ in range(draw(st.integers(0, 3)))]
+    return Problem(jobs, _KINDS, nodes, weights=weights, mix=[(part, a) for part, a in mix if a.gpu or a.share])
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

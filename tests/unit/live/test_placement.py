@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from slurm_rl.controller.cycle import Controller
 from slurm_rl.controller.undo import undo
 from slurm_rl.errors import InputError
 from slurm_rl.obs.journal import Journal, Steered
+from slurm_rl.place.problem import Weights
 from slurm_rl.slurm.findings import Site
 from slurm_rl.slurm.gpufeatures import examine_lever, feature_names, lacking
 from slurm_rl.slurm.model import JobUpdate, SlurmNode, SlurmState, UpdateResult, UpdateStatus
@@ -205,3 +207,16 @@ def test_a_journal_of_an_older_version_learns_of_steered_jobs(tmp_path: Path) ->
 def test_wrong_speeds_are_refused_at_start(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="gpu_speeds"):
         a_controller(MixedSlurm(), tmp_path, gpu_speeds="a100=fast")
+
+
+def test_weights_come_from_the_configuration_and_wrong_ones_change_nothing(tmp_path: Path) -> None:
+    controller = a_controller(MixedSlurm(), tmp_path, placement="mip", placement_weights="energy=500")
+    assert controller.planner.settings.weights == Weights(energy=500.0)
+    before = controller.config
+    with pytest.raises(InputError, match="placement_weights: unknown weight 'enrgy'"):
+        controller.reconfigure(replace(before, placement_weights="enrgy=1"))
+    assert controller.config is before
+    controller.cycle()
+    assert controller.observed is not None
+    nodes = controller.observed[0].snapshot.world["nodes"]
+    assert len({round(watts) for watts in nodes["watts"].tolist()}) > 1, "GPU types draw different power"

@@ -49,11 +49,18 @@ def a_problem(seed: int, *, shares: bool = False) -> tuple[Problem, list[State]]
         jobs.append(Job(ask, (run / rng.choice([1.0, 2.0]), run / rng.choice([0.5, 1.0])), patience))
     if rng.random() < 0.4:
         jobs.append(jobs[0])
-    weights = Weights(rng.choice([0.0, 5.0]), rng.choice([0.0, 3.0]))
+    weights = Weights(blocked=rng.choice([0.0, 5.0]), node=rng.choice([0.0, 3.0]))
+    mix = [(0.5, _in_the_mix(rng, kinds, shares=shares)), (0.3, _in_the_mix(rng, kinds, shares=shares))]
     count = {}
     for state in nodes:
         count[state] = count.get(state, 0) + 1
-    return Problem(jobs, kinds, count, weights=weights), nodes
+    return Problem(jobs, kinds, count, weights=weights, mix=mix), nodes
+
+
+def _in_the_mix(rng: random.Random, kinds: list[NodeKind], *, shares: bool) -> Ask:
+    wanted = frozenset(rng.sample(range(len(kinds)), rng.randint(1, len(kinds))))
+    share = rng.choice([0, 300, 700]) if shares else 0
+    return Ask(1, 1, rng.choice([0, 1, 3]), rng.choice([0, 2]), 0 if share else rng.choice([1, 2, 4]), share, wanted)
 
 
 class Cluster:
@@ -100,7 +107,7 @@ class Cluster:
 
 def cost_by_hand(problem: Problem, nodes: list[State], placed: Named) -> float | None:
     """The objective from the named nodes: None if something does not fit."""
-    cluster = Cluster(nodes)
+    cluster, was = Cluster(nodes), Cluster(nodes)
     total = 0.0
     for rank in sorted(placed):
         job, spots = problem.jobs[rank], placed[rank]
@@ -110,14 +117,23 @@ def cost_by_hand(problem: Problem, nodes: list[State], placed: Named) -> float |
         gpu_type = problem.kinds[nodes[spots[0][0]].kind].gpu_type
         total += job.seconds[gpu_type] + problem.weights.node * (len(spots) - 1) - problem.values[rank]
     for n, before in enumerate(nodes):
-        total += _standing(problem, before.kind, cluster.gpu[n], cluster.used[n])
-        total -= _standing(problem, before.kind, before.gpu, list(before.slots))
+        total += problem.weights.blocked * (
+            blocked(problem, before.kind, cluster, n) - blocked(problem, before.kind, was, n)
+        )
     return total
 
 
-def _standing(problem: Problem, kind: int, free: int, used: list[int]) -> float:
-    shared = [u for u in used if 0 < u < 1000]
-    return problem.weights.partial * (0 < free < problem.kinds[kind].gpus or bool(shared))
+def blocked(problem: Problem, kind: int, cluster: Cluster, n: int) -> float:
+    """Free GPUs of a named node that the mix cannot use: each request is tried on a copy, GPU by GPU."""
+    free = [1000 - u for u in cluster.used[n]] or [1000] * cluster.gpu[n]
+    total = 0.0
+    for part, ask in problem.mix:
+        if kind not in ask.kinds:
+            continue
+        fits = cluster.copy().put(n, ask, 1)
+        need = ask.share or 1000
+        total += part * sum(f for f in free if not fits or f < need) / 1000
+    return total
 
 
 def ways(problem: Problem, nodes: list[State], job: Job) -> list[tuple[tuple[int, int], ...]]:
