@@ -51,7 +51,9 @@ def shadow_report(
     name = settings.policy if shadowed.startswith("rl:") else shadowed
     policy = load_policy(name, Path(settings.state_dir))
     compared = compare(client, first, last, policy.spec, settings.influence)
-    report = {"from": first, "to": last, "ticks": ticks, "updates": updates, "policy": policy.name} | compared
+    deferrals, deferred = journal.shadow_deferred()
+    report = {"from": first, "to": last, "ticks": ticks, "updates": updates, "policy": policy.name}
+    report |= {"deferrals": deferrals, "deferred_jobs": deferred} | compared
     print(json.dumps(report) if as_json else _text(report))
 
 
@@ -80,6 +82,9 @@ def _text(report: dict[str, Any]) -> str:
         "",
         f"{'':<24}{'Slurm alone':>14}{'with slurm-rl':>16}{'change':>10}",
     ]
+    if report["deferrals"]:
+        said = f"{report['deferred_jobs']} jobs would have been left for later, {report['deferrals']} times in all"
+        lines.insert(1, said + " (placement_defer; not part of the replay below)")
     for key, label in _SHOWN.items():
         a, b = report["slurm"].get(key), report["slurm_rl"].get(key)
         if a is None or b is None:

@@ -170,6 +170,8 @@ class Controller:
         applied = 0
         if mode == "shadow":
             self._record_shadow(number, [c for _, c in batch])
+            made = self.deferring.imagine(view, plan, number, self.clock())
+            self.metrics.updates.labels("shadow").inc(made)
         elif token is None:
             return Tick("standby", mode, len(plan.order), len(difference), 0, drifted, note)
         else:

@@ -71,6 +71,7 @@ class Deferring:
         self.metrics = metrics
         self.ended: Counter[str] = Counter()
         self.made = 0
+        self._imagined: dict[Key, Deferred] = {}  # what would be in the journal, had shadow mode written
         self._factors: dict[Key, PriorityFactors] = {}  # as they were last shown: sprio hides jobs with a start time
 
     def follow(self, config: Config) -> None:
@@ -104,7 +105,23 @@ class Deferring:
 
     def wanted(self, view: View, plan: Plan) -> list[Put]:
         """What to write: start times of jobs to put off, and lifts of those that are put off no more."""
-        rows = self.journal.deferred()
+        return self._wanted(view, plan, self.journal.deferred())
+
+    def imagine(self, view: View, plan: Plan, tick: int, now: float) -> int:
+        """Records what would have been written, each start time once; how many. Slurm is told nothing."""
+        waiting = {key_of(j) for j in view.jobs if j.pending}
+        self._imagined = {key: row for key, row in self._imagined.items() if key in waiting}
+        puts = self._wanted(view, plan, self._imagined)
+        self._imagined |= {key_of(p.job): p.row for p in puts}
+        made = [(key_of(p.job), p.row) for p in puts if not p.row.lifted]
+        if made:
+            self.journal.shadow_deferrals(tick, now, made)
+        for p in puts:
+            until = 0 if p.row.lifted else p.row.written
+            log.info("defer", tick=tick, job=p.job.job_id, until=until, why=p.why, status="shadow")
+        return len(made)
+
+    def _wanted(self, view: View, plan: Plan, rows: dict[Key, Deferred]) -> list[Put]:
         now = view.now
         waiting = {key_of(j): j for j in view.jobs if j.pending}
         later = {key_of(view.jobs[d.job]): d for d in plan.later}

@@ -45,6 +45,11 @@ CREATE TABLE IF NOT EXISTS deferred (
   own INTEGER NOT NULL, due INTEGER NOT NULL, awaits TEXT NOT NULL, times INTEGER NOT NULL, settled INTEGER NOT NULL,
   time REAL NOT NULL, PRIMARY KEY (job_id, submit_time)) WITHOUT ROWID;
 """
+_WOULD_DEFER = """
+CREATE TABLE IF NOT EXISTS would_defer (
+  id INTEGER PRIMARY KEY, tick INTEGER NOT NULL, time REAL NOT NULL, job_id INTEGER NOT NULL,
+  submit_time INTEGER NOT NULL, until INTEGER NOT NULL, awaits TEXT NOT NULL);
+"""
 
 
 class JournalError(SlurmRlError):
@@ -130,6 +135,8 @@ class Journal:
                 self._db.executescript(_STEERED)
             if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'deferred'").fetchone():
                 self._db.executescript(_DEFERRED)
+            if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'would_defer'").fetchone():
+                self._db.executescript(_WOULD_DEFER)
 
     def close(self) -> None:
         with self._lock:
@@ -211,6 +218,14 @@ class Journal:
         with self._transaction() as db:
             _insert(db, tick, 0, now, changes, "shadow")
 
+    def shadow_deferrals(self, tick: int, now: float, rows: Sequence[tuple[tuple[int, int], Deferred]]) -> None:
+        """Records start times that would have been written."""
+        with self._transaction() as db:
+            db.executemany(
+                "INSERT INTO would_defer (tick, time, job_id, submit_time, until, awaits) VALUES (?, ?, ?, ?, ?, ?)",
+                [(tick, now, *job, row.written, row.awaits) for job, row in rows],
+            )
+
     def settle(self, results: Sequence[tuple[int, str]]) -> None:
         """Records what became of changes: (number, status)."""
         with self._transaction() as db:
@@ -290,6 +305,12 @@ class Journal:
         ((changes,),) = self._rows("SELECT count(*) FROM change WHERE status = 'shadow'")
         return (float(first), float(last), count, changes) if count else None
 
+    def shadow_deferred(self) -> tuple[int, int]:
+        """How many start times shadow mode would have written, and to how many jobs."""
+        ((times,),) = self._rows("SELECT count(*) FROM would_defer")
+        ((jobs,),) = self._rows("SELECT count(*) FROM (SELECT DISTINCT job_id, submit_time FROM would_defer)")
+        return times, jobs
+
     def last_policy(self) -> str | None:
         rows = self._rows("SELECT policy FROM tick ORDER BY id DESC LIMIT 1")
         return str(rows[0][0]) if rows else None
@@ -298,6 +319,7 @@ class Journal:
         with self._transaction() as db:
             db.execute("DELETE FROM change WHERE time < ?", (before,))
             db.execute("DELETE FROM tick WHERE time < ?", (before,))
+            db.execute("DELETE FROM would_defer WHERE time < ?", (before,))
         with self._errors():
             self._advice.prune(before)
 

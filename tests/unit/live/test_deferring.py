@@ -166,6 +166,36 @@ def test_it_is_off_by_default_and_in_shadow_mode(tmp_path: Path) -> None:
         assert slurm.starts() == []
 
 
+def test_shadow_mode_records_each_start_time_once_and_writes_none(tmp_path: Path) -> None:
+    slurm = BusyFast(a_wait(1), a_wait(2, gpus=1, limit=60))
+    controller = a_controller(slurm, tmp_path, mode="shadow")
+    for _ in range(3):
+        controller.cycle()
+        slurm.now += 10
+    assert slurm.starts() == []
+    assert controller.journal.deferred() == {}
+    assert controller.journal.shadow_deferred() == (1, 1), "the job of a minute gains nothing by waiting"
+    ((tick, job, until, awaits),) = controller.journal._rows("SELECT tick, job_id, until, awaits FROM would_defer")
+    assert (tick, job, awaits) == (1, 1, "a100")
+    assert until > NOW + 300
+    for _ in range(40):  # the running job is always about to end
+        slurm.now += 600
+        slurm.change(901, end_time=int(slurm.now) + 600, start_time=int(slurm.now) - 600)
+        controller.cycle()
+    times, jobs = controller.journal.shadow_deferred()
+    assert 1 <= times <= 8
+    assert jobs == 1
+    controller.journal.prune(slurm.now + 1)
+    assert controller.journal.shadow_deferred() == (0, 0)
+
+
+def test_a_journal_of_an_older_version_learns_of_deferrals_in_shadow_mode(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j")
+    journal._db.execute("DROP TABLE would_defer")
+    journal.close()
+    assert Journal(tmp_path / "j").shadow_deferred() == (0, 0)
+
+
 def test_a_jobs_deferrals_are_bounded_in_number_and_time(tmp_path: Path) -> None:
     slurm = BusyFast(a_wait(1))
     controller = a_controller(slurm, tmp_path)
