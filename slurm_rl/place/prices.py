@@ -16,7 +16,7 @@ import numpy as np
 from slurm_rl.domain.arrays import GPU_MILLI, NOW, Array
 from slurm_rl.domain.tables import World
 from slurm_rl.jit import kernel
-from slurm_rl.place.running import accepted
+from slurm_rl.place.running import holds
 
 _DELAYED = 0.5  # of the time to the end of the queue, for a job somewhere in it
 _ROUNDS = 200
@@ -31,15 +31,12 @@ class Prices:
         shapes, speed = world["shapes"], world["speed"]
         self.types = speed.shape[1]
         self.gpus = shapes["units"] * (shapes["gpu"] + shapes["share"] / GPU_MILLI)
-        accepts = np.zeros((len(world["kind_ptr"]) - 1, self.types), dtype=bool)
-        for k, mine in enumerate(accepted(world, self.types)):
-            accepts[k, mine] = True
-        # Jobs that the programme need not tell apart: GPUs, speeds and types.
-        columns = np.column_stack([self.gpus, speed[shapes["row"]], accepts[shapes["kind"]]])
+        # Jobs that the programme need not tell apart: GPUs, speeds, and types that could hold them.
+        columns = np.column_stack([self.gpus, speed[shapes["row"]], holds(world, self.types)])
         groups, group = np.unique(columns, axis=0, return_inverse=True)
         self._group = group.reshape(-1)
         self._gpus, self._speed = groups[:, 0], groups[:, 1 : 1 + self.types]
-        self._accepts = groups[:, 1 + self.types :] > 0
+        self._holds = groups[:, 1 + self.types :] > 0
 
     def of(self, world: World, pool: int, queue: Array, *, least: int = 2) -> Array:
         """Seconds of delay for each second that a GPU is held, by type; 0 if no job finds room on `least` types."""
@@ -50,11 +47,11 @@ class Prices:
         expected = np.maximum(world["live"]["expected"][queue], 1.0)
         work = np.bincount(group, weights=expected, minlength=len(self._gpus))
         here = np.flatnonzero((work > 0) & (self._gpus > 0))
-        room = (free >= self._gpus[here, None]) & self._accepts[here]
+        room = (free >= self._gpus[here, None]) & self._holds[here]
         if not len(here) or room.sum(axis=1).max() < least:
             return np.zeros(self.types)
         has = np.bincount(nodes["type"], weights=nodes["gpu"] * (nodes["down"] == 0), minlength=self.types)
-        seconds = np.where(self._accepts[here] & (has > 0), work[here, None] / self._speed[here], np.inf)
+        seconds = np.where(self._holds[here] & (has > 0), work[here, None] / self._speed[here], np.inf)
         waiting = int((self._gpus[group] > 0).sum())
         return drain_prices(seconds, self._gpus[here], has, _DELAYED * waiting)
 

@@ -54,10 +54,11 @@ def test_types_without_gpus_and_empty_queues_cost_nothing() -> None:
     assert drain_prices(np.zeros((0, 2)), np.ones(0), has, 2.0).tolist() == [0.0, 0.0]
 
 
-def a_queue(placement: str, *, behind: bool) -> dict[int, tuple[str, int]]:
+def a_queue(placement: str, *, behind: bool, insists: bool = True) -> dict[int, tuple[str, int]]:
     """Where and when jobs start: 1 holds half of the A100s until 100, 2 could take the other half or the T4s.
 
-    Job 2 runs hardly faster on the A100s; behind it waits job 3, which needs all of them.
+    Job 2 runs hardly faster on the A100s; behind it waits job 3, which needs all of them. If it does not insist on
+    A100s, it would be faster on T4s, of which there are too few for it.
     """
     count = 3 if behind else 2
     trace = make_trace(
@@ -66,12 +67,13 @@ def a_queue(placement: str, *, behind: bool) -> dict[int, tuple[str, int]]:
         run_time=[300, 1000, 3000][:count],
         time_limit=[300, 5000, 5000][:count],
         num_gpus=[4.0, 4.0, 8.0][:count],
-        gpu_type=["A100", "", "A100"][:count],
+        gpu_type=["A100", "", "A100" if insists else ""][:count],
         user=["ann"] * count,
-        job_name=["train", "load", "train"][:count],
+        job_name=["train", "load", "train" if insists else "odd"][:count],
     )
     cluster = Cluster("two", (NodeClass(1, "A100", 8, speed=3.0), NodeClass(1, "T4", 4, speed=1.0)))
-    speeds = SpeedMatrix({"A100": 3.0, "T4": 1.0}, {("ann", "load"): {"A100": 1.1, "T4": 1.0}})
+    classes = {("ann", "load"): {"A100": 1.1, "T4": 1.0}, ("ann", "odd"): {"A100": 1.0, "T4": 2.0}}
+    speeds = SpeedMatrix({"A100": 3.0, "T4": 1.0}, classes)
     prepared = prepare(trace, cluster, speeds=speeds)
     (run,) = replay(prepared, parse_contenders("fcfs", "easy"), placement=placement)
     return _starts(run)
@@ -86,6 +88,13 @@ def _starts(run: Run) -> dict[int, tuple[str, int]]:
 
 def test_a_job_leaves_a_fast_type_to_the_one_behind_that_needs_it() -> None:
     greedy, mip = a_queue("greedy", behind=True), a_queue("mip", behind=True)
+    assert greedy[2] == ("A100", 10)
+    assert mip[2] == ("T4", 10)
+    assert mip[3][1] < greedy[3][1]
+
+
+def test_a_type_that_cannot_hold_a_job_is_no_use_to_it() -> None:
+    greedy, mip = (a_queue(placement, behind=True, insists=False) for placement in ("greedy", "mip"))
     assert greedy[2] == ("A100", 10)
     assert mip[2] == ("T4", 10)
     assert mip[3][1] < greedy[3][1]
