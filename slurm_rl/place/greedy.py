@@ -82,18 +82,22 @@ def _on_one_node(problem: Problem, nodes: Nodes, job: Job) -> tuple[float, State
     gpus, cpus, mem = ask.units * ask.gpu, ask.units * ask.cpu, ask.units * ask.mem
     costs = {k: problem.cost(job, problem.kinds[k].gpu_type) for k in ask.kinds}
     least, best = math.inf, None
+    weigh = problem.mix or ask.share  # otherwise what is free says it all
     for state in nodes.states():  # this loop is what greedy's time goes into
         kind, free, free_cpus, free_mem, _ = state
         if free < gpus or free_cpus < cpus or free_mem < mem or kind not in costs:
             continue
-        before = problem.standing(state)
-        if costs[kind] - before > least:
-            continue  # it could not cost less
-        then = problem.whole(state, ask)
-        if then is not None:
-            cost = costs[kind] + problem.standing(then) - before
-            if cost < least or (cost == least and best is not None and state < best):
-                least, best = cost, state
+        cost = costs[kind]
+        if weigh:
+            before = problem.standing(state)
+            if cost - before > least:
+                continue  # it could not cost less
+            then = problem.whole(state, ask)
+            if then is None:
+                continue
+            cost += problem.standing(then) - before
+        if cost < least or (cost == least and best is not None and state < best):
+            least, best = cost, state
     return least, best
 
 
