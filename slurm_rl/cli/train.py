@@ -49,12 +49,12 @@ def train(
     jobs: Annotated[int, typer.Option(min=100, help="Jobs of a workload.")] = 2500,
     lessons: Annotated[int, typer.Option(min=0, help="Workloads from which run times are learned first.")] = 400,
     generations: Annotated[int, typer.Option(min=0, help="Of the search before PPO.")] = 120,
-    generated: Annotated[float, typer.Option(min=0, max=1, help="Share of workloads that are made up.")] = 0.6,
+    generated: Annotated[float, typer.Option(min=0, max=1, help="Share of workloads that are made up.")] = 0.5,
     share: Annotated[float, typer.Option(min=0.05, max=1, help="Part of each trace's time to learn from.")] = 0.6,
     goals: Annotated[str, typer.Option(help="Weights of what is sought.")] = "bsld=1,wait=1,p99=1,max=0.5",
     starve_drain: Annotated[
         float, typer.Option(min=0.1, help="A job that waited so many times the backlog's time goes first.")
-    ] = 8.0,
+    ] = 3.0,
     init_from: Annotated[str | None, typer.Option(help="Start from this model (a name or a directory).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the training in OUT.")] = False,
     executor: Annotated[str, typer.Option(help="local, or slurm: submit each seed's training as a job.")] = "local",

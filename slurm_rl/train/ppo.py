@@ -37,7 +37,7 @@ class Settings:
     iterations: int = 60
     scenes: int = 12  # played in each iteration
     jobs: int = 3000  # of a scene
-    generated: float = 0.6  # share of scenes that are made up
+    generated: float = 0.5  # share of scenes that are made up
     epochs: int = 3
     rows: int = 16_384  # of a minibatch
     longest: int = 256  # queues beyond are left out of the update
@@ -55,13 +55,13 @@ class Settings:
     search: SearchSettings = field(default_factory=SearchSettings)  # then search over the linear path
     without: tuple[str, ...] = ()  # parts of the network that are switched off (module.PARTS)
     goals: dict[str, float] = field(default_factory=lambda: dict(GOALS))  # of the search and the validation
-    starve_drain: float = 8.0  # the cap: a job that waited so many times the backlog's time goes first
+    starve_drain: float = 3.0  # the cap: a job that waited so many times the backlog's time goes first
     costs: dict[str, float] = field(default_factory=lambda: dict(COSTS))  # of PPO
     seed: int = 0
 
 
 # Mean queue beyond which a scene is left out where there are others: it would take as long to play as all of them.
-_LONGEST_QUEUE = 60.0
+_LONGEST_QUEUE = 40.0
 _DRAWS = 5  # of as many scenes, if nobody waits in the first ones
 _SHIFT = 100_000_007  # of their seeds
 

@@ -52,26 +52,19 @@ def draw_scene(sources: Sequence[Source], seed: int, *, jobs: int = 3000, genera
 
 def _generated(dice: np.random.Generator, jobs: int) -> tuple[Trace, Cluster]:
     """A made-up site: one to three GPU types (or none), few or many users, minutes or days of run time."""
-    kind, decay = dice.random(), float(dice.uniform(0.35, 0.8))
-    if kind < 0.15:
+    if dice.random() < 0.25:
         cores = int(dice.choice([4, 8, 16, 32]))
         cluster = Cluster("cpu", (NodeClass(int(dice.integers(8, 129)), cpus=cores, mem_gb=4.0 * cores),))
         cpu_only, most = 1.0, cores * 8
-    elif kind < 0.5:
-        # A machine for wide jobs, from one unit to half of it; what is called GPUs may as well be cores.
-        nodes, wide = int(np.exp(dice.uniform(np.log(16), np.log(512)))), int(dice.choice([4, 8, 16]))
-        cluster = Cluster("wide", (NodeClass(nodes, "V100", wide, 4 * wide, 32.0 * wide, "gpu", 1.0),))
-        cpu_only, most = 0.0, max(int(nodes * wide * dice.choice([0.0625, 0.25, 0.5])), wide)
-        decay = float(dice.uniform(0.5, 0.95))
     else:
         kinds = dice.choice(["H100", "A100", "V100", "T4", "P100"], size=int(dice.integers(1, 4)), replace=False)
         classes = []
-        for name in kinds.tolist():
+        for kind in kinds.tolist():
             gpus = int(dice.choice([4, 8]))
-            speed = KNOWN_GPUS[name].speed
+            speed = KNOWN_GPUS[kind].speed
             classes.append(
                 NodeClass(
-                    int(np.exp(dice.uniform(np.log(4), np.log(70)))), name, gpus, 12 * gpus, 96.0 * gpus, "gpu", speed
+                    int(np.exp(dice.uniform(np.log(4), np.log(70)))), kind, gpus, 12 * gpus, 96.0 * gpus, "gpu", speed
                 )
             )
         cluster = Cluster("gpus", tuple(classes))
@@ -85,7 +78,7 @@ def _generated(dice: np.random.Generator, jobs: int) -> tuple[Trace, Cluster]:
         cpu_only=cpu_only,
         typed=float(dice.choice([0.0, 0.25, 0.5])),
         max_gpus=most,
-        size_decay=decay,
+        size_decay=float(dice.uniform(0.35, 0.8)),
         median_run=float(np.exp(dice.uniform(np.log(60), np.log(14400)))),
         run_spread=float(dice.uniform(1.0, 2.8)),
         batch=float(np.exp(dice.uniform(0, np.log(40)))),
