@@ -26,7 +26,7 @@ from slurm_rl.place.plan import Planner
 from slurm_rl.policy.fairshare import fair_tree, hold
 from slurm_rl.policy.heuristics import GIVEN, MULTIFACTOR
 from slurm_rl.policy.order import call_order_queue, site_factor, starving, weight_sum
-from slurm_rl.policy.registry import PolicySpec, network_tables, settings_for
+from slurm_rl.policy.registry import PolicySpec, booked, network_tables, settings_for
 from slurm_rl.policy.sorting import sort_by_score
 from slurm_rl.profile import call_conservative_pass
 
@@ -67,6 +67,8 @@ def decide(
         policy = replace(policy, name="multifactor", code=MULTIFACTOR, starve_drain=math.inf)
     elif scores is not None:
         policy = replace(policy, code=GIVEN, starve_drain=math.inf)  # nobody has observed the backlog
+    if BACKFILLS[backfill] >= CONSERVATIVE:
+        policy = booked(policy)
     policy = replace(policy, starve_age=guard.starve_age, starve_factor=guard.starve_factor)
     world = snapshot.world.copy()
     calculated = world["calculated"]

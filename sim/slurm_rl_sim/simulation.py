@@ -35,7 +35,7 @@ from slurm_rl.place.kernels import MIP, PLACERS
 from slurm_rl.place.plan import Planner
 from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT
 from slurm_rl.policy.heuristics import SRPT, STATIC_PRIORITY
-from slurm_rl.policy.registry import PolicySpec, network_tables, settings_for
+from slurm_rl.policy.registry import PolicySpec, booked, network_tables, settings_for
 from slurm_rl_sim import state as st
 from slurm_rl_sim.engine import BEFORE_PASS, DONE, GROW, advance, warm_start
 from slurm_rl_sim.ticks import cycles
@@ -93,6 +93,8 @@ class Simulation:
             raise InputError(f"must be between 0 and 1, got {influence:g}", field="--influence")
         if planner is not None and planner.settings.deferral is not None:
             check_deferral(backfill, placement)
+        if BACKFILLS[backfill] >= CONSERVATIVE:
+            policy = booked(policy)
         self.workload, self.policy = workload, policy
         self.planner = (planner or Planner()) if PLACERS[placement] == MIP else None
         settings = settings_for(

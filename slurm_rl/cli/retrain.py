@@ -76,6 +76,7 @@ def retrain(
         generated=0.25,
         search=SearchSettings(generations=generations),
         starve_drain=start.starve_drain if start is not None else Settings().starve_drain,
+        booking_size=start.booking_size if start is not None else Settings().booking_size,
         seed=seed,
     )
     began = time.monotonic()
@@ -107,7 +108,8 @@ def retrain(
     mine = ratios[f"rl:{out / 'model'}"]
     scores = {f"test_{k}": round(mine[k], 4) for k in ("mean_bsld", "mean_wait", "p99_wait", "max_wait")}
     manifest = dict(model.manifest) | {"init_from": init_from, "scores": dict(model.manifest["scores"]) | scores}
-    save_model(out / "model", unflatten(model.net), manifest, starve_drain=settings.starve_drain)
+    policy = {"starve_drain": model.starve_drain, "booking_size": model.booking_size}
+    save_model(out / "model", unflatten(model.net), manifest, **policy)
     better = verdict(mine, {name: ratios[name] for name in ("multifactor", *incumbent)})
     if as_json:
         value = {"model": str(out / "model"), "jobs": len(history), "ratios": ratios, "better_than": better}

@@ -16,7 +16,7 @@ from slurm_rl.domain.snapshot import Plan, Snapshot
 from slurm_rl.errors import InputError
 from slurm_rl.place.plan import Planner
 from slurm_rl.policy.heuristics import LEARNED, MULTIFACTOR, STATIC_EQUAL
-from slurm_rl.policy.registry import PolicySpec, learned, parse_policy
+from slurm_rl.policy.registry import PolicySpec, booked, learned, parse_policy
 
 Score = Callable[[Snapshot], Array]
 
@@ -91,4 +91,4 @@ def load_policy(name: str, state_dir: Path | None = None) -> LivePolicy:
         spec = parse_policy(name)
     if not spec.reachable:
         raise InputError(f"{name!r} needs true run times, which nobody knows", field="policy", remedy="e.g. sjf@user")
-    return LivePolicy(spec.name, spec, spec.digest)
+    return LivePolicy(spec.name, booked(spec), spec.digest)  # Slurm's backfill books nodes for many

@@ -46,6 +46,11 @@ class Model:
         """After how many times the pool's backlog a waiting job goes first: part of the policy."""
         return float(self.manifest["policy"]["starve_drain"])
 
+    @property
+    def booking_size(self) -> float:
+        """What is added to the weight of a job's size under backfill rules that book nodes for many jobs."""
+        return float(self.manifest["policy"].get("booking_size", 0.0))
+
 
 def model_directories() -> list[Path]:
     """Where models are looked for: the site's own, then those that came with the package."""
@@ -91,13 +96,15 @@ def load_model(path: Path) -> Model:
 def _manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = tomllib.loads(path.read_text(encoding="utf-8"))
-        drain = manifest["policy"]["starve_drain"]
+        drain, booking = manifest["policy"]["starve_drain"], manifest["policy"].get("booking_size", 0.0)
         complete = (
             isinstance(manifest["weights"]["sha256"], str)
             and isinstance(manifest["features"]["version"], int)
             and isinstance(manifest["features"]["hash"], str)
             and isinstance(drain, int | float)
             and drain > 0
+            and isinstance(booking, int | float)
+            and math.isfinite(booking)
         )
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
@@ -106,7 +113,9 @@ def _manifest(path: Path) -> dict[str, Any]:
     except (KeyError, TypeError):
         complete = False
     if not complete:
-        raise ModelError(f"{path}: lacks weights.sha256, features.version, features.hash or policy.starve_drain")
+        raise ModelError(
+            f"{path}: lacks weights.sha256, features.version, features.hash or policy.starve_drain, or has a bad one"
+        )
     return manifest
 
 
@@ -135,14 +144,19 @@ def flatten(tensors: Mapping[str, Array]) -> Array:
 
 
 def save_model(
-    path: Path, tensors: Mapping[str, Array], manifest: Mapping[str, Any], *, starve_drain: float = math.inf
+    path: Path,
+    tensors: Mapping[str, Array],
+    manifest: Mapping[str, Any],
+    *,
+    starve_drain: float = math.inf,
+    booking_size: float = 0.0,
 ) -> Model:
     """Writes a model beside its place, checks it, and only then puts it there; an older one is replaced whole."""
     path = Path(path)
     raw = save_tensors({name: np.ascontiguousarray(tensors[name], dtype=np.float32) for name in LAYOUT})
     full: dict[str, Any] = {k: v for k, v in manifest.items() if not isinstance(v, Mapping)}
     full |= {k: v for k, v in manifest.items() if isinstance(v, Mapping)}
-    full["policy"] = {"starve_drain": float(starve_drain)}
+    full["policy"] = {"starve_drain": float(starve_drain), "booking_size": float(booking_size)}
     full["features"] = {"version": VERSION, "hash": digest()}
     full["weights"] = {"file": WEIGHTS, "sha256": hashlib.sha256(raw).hexdigest()}
     path.parent.mkdir(parents=True, exist_ok=True)

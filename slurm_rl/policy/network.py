@@ -36,15 +36,15 @@ LAYOUT: dict[str, tuple[int, ...]] = {
     "skip": (JOB_COUNT,),
 }
 _SIZES = [math.prod(shape) for shape in LAYOUT.values()]
-_AT = dict(zip(LAYOUT, np.cumsum([0, *_SIZES[:-1]]).tolist(), strict=True))
+AT = dict(zip(LAYOUT, np.cumsum([0, *_SIZES[:-1]]).tolist(), strict=True))  # where each tensor begins
 LENGTH = sum(_SIZES)
 
 _JOB_SHIFT, _JOB_SCALE, _POOL_SHIFT, _POOL_SCALE = (
-    _AT[k] for k in ("job_shift", "job_scale", "pool_shift", "pool_scale")
+    AT[k] for k in ("job_shift", "job_scale", "pool_shift", "pool_scale")
 )
-_ENCODE, _ENCODE_BIAS, _ATTEND = _AT["encode"], _AT["encode_bias"], _AT["attend"]
-_GATHER, _GATHER_BIAS = _AT["gather"], _AT["gather_bias"]
-_MIX, _INFORM, _MIX_BIAS, _OUT, _SKIP = _AT["mix"], _AT["inform"], _AT["mix_bias"], _AT["out"], _AT["skip"]
+_ENCODE, _ENCODE_BIAS, _ATTEND = AT["encode"], AT["encode_bias"], AT["attend"]
+_GATHER, _GATHER_BIAS = AT["gather"], AT["gather_bias"]
+_MIX, _INFORM, _MIX_BIAS, _OUT, _SKIP = AT["mix"], AT["inform"], AT["mix_bias"], AT["out"], AT["skip"]
 
 
 _encode = add_product(JOB_COUNT, HIDDEN)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from slurm_rl.domain.arrays import Array
 from slurm_rl.errors import InputError, unknown_name
 from slurm_rl.policy.checkpoint import Model, find_model, load_model
-from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT
+from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT
 from slurm_rl.policy.heuristics import (
     BY_LIMIT,
     BY_USER,
@@ -24,7 +24,7 @@ from slurm_rl.policy.heuristics import (
     STATIC_EQUAL,
     USES_ESTIMATE,
 )
-from slurm_rl.policy.network import HIDDEN
+from slurm_rl.policy.network import AT, HIDDEN
 
 DAY = 86400.0
 
@@ -39,6 +39,7 @@ class PolicySpec:
     starve_age: float = math.inf
     starve_factor: float = 0.0
     starve_drain: float = math.inf
+    booking_size: float = 0.0  # added to a network's weight of `size` under rules that book nodes for many jobs
     net: Array | None = field(default=None, repr=False, compare=False)  # a network's weights, in the order of LAYOUT
     digest: str = ""  # … and their sha256
 
@@ -82,9 +83,23 @@ def learned(model: Model, name: str | None = None) -> PolicySpec:
         LEARNED,
         BY_USER,
         starve_drain=model.starve_drain,
+        booking_size=model.booking_size,
         net=model.net,
         digest=model.digest,
     )
+
+
+def booked(policy: PolicySpec) -> PolicySpec:
+    """The policy as it is under a backfill rule that books nodes for many jobs, as Slurm's own does.
+
+    A wide job that is booked early keeps nodes from all behind it for as long as its limit says; so its size counts for
+    more there than where only the first job has a reservation.
+    """
+    if policy.net is None or not policy.booking_size:
+        return policy
+    net = policy.net.copy()
+    net[AT["skip"] + JOB_FEATURES.index("size")] += policy.booking_size
+    return replace(policy, net=net, booking_size=0.0)
 
 
 def settings_for(

@@ -64,7 +64,8 @@ def train_model(
         "scores": {f"validation_{k}": round(v, 4) for k, v in trainer.best_ratios.items()},
         "traces": {t.name: {"jobs": len(t), "sha256": fingerprint(t)} for t, _ in sources},
     }
-    return save_model(out / "model", unflatten(net), made | (manifest or {}), starve_drain=settings.starve_drain)
+    policy = {"starve_drain": settings.starve_drain, "booking_size": settings.booking_size}
+    return save_model(out / "model", unflatten(net), made | (manifest or {}), **policy)
 
 
 def fingerprint(trace: Trace) -> str:

@@ -1,7 +1,7 @@
 """The shipped model against a tuned multifactor and the heuristics on four workloads: the figures of docs/learning.md.
 
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy table BACKFILL [REPLICATES] [WORKLOAD,…]
-PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy development [MODEL …]
+PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy development [BACKFILL] [REPLICATES] [MODEL,…]
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy controls
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy ablations [PART,…]
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy estimator
@@ -23,10 +23,10 @@ from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.policy.checkpoint import Model, find_model, flatten, load_model
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT
-from slurm_rl.policy.registry import learned
+from slurm_rl.policy.registry import PolicySpec, learned, parse_policy
 from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.trace import Labels, Trace
-from slurm_rl.train.evaluation import OPPONENTS, before, compare, gap_closed, tuned_weights
+from slurm_rl.train.evaluation import OPPONENTS, before, compare, gap_closed, replicate, tuned_weights
 from slurm_rl.train.module import PARTS, QueueNet, unflatten
 from slurm_rl.train.ppo import Settings, Trainer
 from slurm_rl.train.recipe import first_part
@@ -123,25 +123,31 @@ def development_traces() -> Iterator[tuple[str, Trace, Cluster, str]]:
     yield "cedar", cedar, Cluster("cedar", (NodeClass(nodes, cpus=32, mem_gb=1e5),)), "0.3:0.6"
 
 
-def development(models: list[str]) -> None:
-    """Models and heuristics on the development traces with EASY, one replay each, as ratios to sjf-age@user."""
-    names = ["sjf-age@user", "fcfs", "saf@user", "wfp3@user", *(f"rl:{m}" for m in models)]
-    shown = ("mean_bsld", "mean_wait", "p99_wait", "max_wait")
-    logs: dict[str, list[Array]] = {name: [] for name in names}
+def development(policies: list[PolicySpec], backfill: str, replicates: int) -> None:
+    """Policies on the development traces, as log ratios to the first of them; each trace counts as much."""
+    shown = {"bsld": "mean_bsld", "wait": "mean_wait", "p99": "p99_wait", "max": "max_wait"}
+    logs: dict[str, list[Array]] = {p.name: [] for p in policies}
     for name, trace, cluster, share in development_traces():
-        prepared = prepare(trace, cluster, window=window_of(trace, share))
-        found = {}
-        for run in replay(prepared, parse_contenders(names, "easy")):
-            found[run.policy] = np.log([float(run.metrics[k] or 0.0) + (k != "mean_bsld") for k in shown])
+        found: dict[str, list[Array]] = {p.name: [] for p in policies}
+        for number in range(replicates):
+            prepared = prepare(replicate(trace, number, 0), cluster, window=window_of(trace, share))
+            for policy in policies:
+                (run,) = replay(prepared, [Contender(policy, backfill)])
+                found[policy.name].append(
+                    np.log([float(run.metrics[m] or 0.0) + (k != "bsld") for k, m in shown.items()])
+                )
         print(name, flush=True)
-        for policy, values in found.items():
-            ratio = values - found["sjf-age@user"]
-            logs[policy].append(ratio)
-            print(f"  {policy:<20} " + "  ".join(f"{k} {v:.3f}" for k, v in zip(shown, np.exp(ratio), strict=True)))
-    print("geometric means")
-    for policy, rows in logs.items():
-        means = np.exp(np.mean(rows, axis=0))
-        print(f"  {policy:<20} " + "  ".join(f"{k} {v:.3f}" for k, v in zip(shown, means, strict=True)))
+        for policy_name, rows in found.items():
+            ratio = np.mean(np.array(rows) - np.array(found[policies[0].name]), axis=0)
+            logs[policy_name].append(ratio)
+            print(
+                f"  {policy_name:<20} " + "  ".join(f"{k} {v:.3f}" for k, v in zip(shown, np.exp(ratio), strict=True))
+            )
+    means = {name: dict(zip(shown, np.mean(rows, axis=0).tolist(), strict=True)) for name, rows in logs.items()}
+    print(f"geometric means, {backfill}, and the goals {GOALS}")
+    for name, row in means.items():
+        figures = "  ".join(f"{k} {math.exp(v):.3f}" for k, v in row.items())
+        print(f"  {name:<20} {figures}  goals {math.exp(price(row, GOALS)):.3f}", flush=True)
 
 
 def fresh_scenes(count: int) -> list[tuple[Scene, Reference]]:
@@ -224,7 +230,10 @@ def main(what: str, *rest: str) -> None:
     elif what == "controls":
         controls(model)
     elif what == "development":
-        development(list(rest) or ["default"])
+        names = [f"rl:{m}" for m in (rest[2].split(",") if len(rest) > 2 else ["default"])]
+        names = ["sjf-age@user", "fcfs", "sjf@user", "saf@user", "wfp3@user", *names]
+        policies = [parse_policy(name) for name in names]
+        development(policies, rest[0] if rest else "easy", int(rest[1]) if len(rest) > 1 else 3)
     elif what == "ablations":
         ablations(rest[0].split(",") if rest else ["nothing", "nothing#1", "nothing#2", *PARTS])
     else:

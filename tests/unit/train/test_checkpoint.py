@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from slurm_rl.controller.policy import load_policy
 from slurm_rl.domain.arrays import Array
+from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.errors import ModelError
 from slurm_rl.policy.checkpoint import MANIFEST, WEIGHTS, find_model, flatten, load_model, save_model, to_toml
+from slurm_rl.policy.features import JOB_FEATURES
 from slurm_rl.policy.network import LAYOUT
-from slurm_rl.policy.registry import parse_policy
+from slurm_rl.policy.registry import PolicySpec, booked, parse_policy
+from slurm_rl.traces.generate import Workload, generate
+from slurm_rl_sim.replay import prepare
+from slurm_rl_sim.simulation import Simulation
+
+CLUSTER = Cluster("small", (NodeClass(6, "V100", 4, 16, 64.0, "gpu", 1.0),))
 
 
 def some_tensors() -> dict[str, Array]:
@@ -130,3 +139,43 @@ def test_manifests_are_toml() -> None:
 
     values = {"a": 1, "b": [1.5, True], "c": 'quo"te', "t": {"x": float("inf"), "odd key": {"y": "z"}}}
     assert tomllib.loads(to_toml(values)) == values
+
+
+def test_under_rules_that_book_nodes_a_jobs_size_counts_for_more(tmp_path: Path) -> None:
+    """`slurm` and `conservative` play another network than `easy`: the same one with another weight of the size."""
+    path = tmp_path / "mine"
+    save_model(path, some_tensors(), {"algorithm": "ppo"}, booking_size=-20.0)
+    policy = parse_policy(f"rl:{path}")
+    tensors = some_tensors()
+    tensors["skip"][JOB_FEATURES.index("size")] -= 20.0
+    by_hand = replace(policy, net=flatten(tensors), booking_size=0.0)
+    prepared = prepare(generate(Workload(jobs=300, days=1, load=1.3, seed=1), CLUSTER), CLUSTER)
+
+    def starts(spec: PolicySpec, backfill: str) -> Array:
+        simulation = Simulation(prepared.workload, prepared.trace.run_time, spec, backfill=backfill)
+        simulation.run()
+        found: Array = simulation.world["live"]["start"].copy()
+        return found
+
+    for backfill in ("slurm", "conservative"):
+        assert np.array_equal(starts(policy, backfill), starts(by_hand, backfill))
+    assert np.array_equal(starts(policy, "easy"), starts(replace(policy, booking_size=0.0), "easy"))
+    assert not np.array_equal(starts(policy, "easy"), starts(by_hand, "easy"))
+
+
+def test_a_live_policy_goes_by_slurms_own_backfill(tmp_path: Path) -> None:
+    save_model(tmp_path / "mine", some_tensors(), {"algorithm": "ppo"}, booking_size=-0.75)
+    policy = parse_policy(f"rl:{tmp_path / 'mine'}")
+    live = load_policy(f"rl:{tmp_path / 'mine'}").spec
+    assert live.net is not None
+    assert booked(policy).net is not None
+    assert np.array_equal(live.net, booked(policy).net)  # type: ignore[arg-type]
+    assert not np.array_equal(live.net, policy.net)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", ["nan", '"much"', "inf"])
+def test_a_bad_weight_in_the_manifest_is_refused(model: Path, value: str) -> None:
+    text = (model / MANIFEST).read_text()
+    (model / MANIFEST).write_text(text.replace("booking_size = 0.0", f"booking_size = {value}"))
+    with pytest.raises(ModelError, match="has a bad one"):
+        load_model(model)
