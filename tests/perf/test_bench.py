@@ -22,6 +22,7 @@ from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.place.greedy import place_greedily
 from slurm_rl.place.kernels import place
 from slurm_rl.place.mip import solve
+from slurm_rl.place.problem import parse_weights
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.trace import make_trace
@@ -323,14 +324,15 @@ def test_mip_replay(report: Report, traces: Path) -> None:
 def test_packing(report: Report, traces: Path) -> None:
     """openb's pods in random order on openb's cluster: GPUs given out, in percent."""
     rows: list[dict[str, float | str]] = []
-    for name in ("best-fit", "spread", "round-robin", "first-fit", "dot product", "mip"):
+    for name in ("best-fit", "spread", "round-robin", "first-fit", "dot product", "mip", "mip, blocked=60"):
         shares = []
         for seed in range(2):
             trace, cluster = shuffled_pods(traces, seed)
             if name == "dot product":
                 shares.append(packed_by_dot_product(trace, cluster))
             else:
-                shares.append(packed(trace, cluster, name))
+                placement, _, weights = name.partition(", ")
+                shares.append(packed(trace, cluster, placement, parse_weights(weights, "weights")))
         rows.append({"placement": name} | {k: 100 * float(np.mean([s[k] for s in shares])) for k in shares[0]})
     report.tables["openb gpuspec33 in random order, % of GPUs given out (pods refused × 100)"] = rows
 
