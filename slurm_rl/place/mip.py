@@ -12,9 +12,9 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from slurm_rl.errors import EnvironmentMissing, unknown_name
 from slurm_rl.place.greedy import Nodes, place_greedily
@@ -50,8 +50,27 @@ class _Group:
     spans: frozenset[int]  # GPU types on which it would take several nodes
 
 
-def solve(problem: Problem, *, seconds: float = 1.0, gap: float = 0.01, solver: str = "cbc") -> Solution:
-    """The better of greedy and solver within the time; a solver that fails leaves greedy's answer, and a note."""
+class Answer(NamedTuple):
+    """What a solver says."""
+
+    where: dict[int, Where] | None
+    bound: float | None
+    note: str = ""  # why there is no placement
+
+
+def solve(
+    problem: Problem,
+    *,
+    seconds: float = 1.0,
+    gap: float = 0.01,
+    solver: str = "cbc",
+    ask: Callable[[Problem, dict[int, Where], str, float, float], Answer] | None = None,
+) -> Solution:
+    """The better of greedy and solver within the time; a solver that fails leaves greedy's answer, and a note.
+
+    `ask` is how the solver is asked: here by default, or in a process of its own (`slurm_rl.place.apart`).
+    """
+    ask = ask or ask_solver
     if solver not in SOLVERS:
         raise unknown_name("solver", solver, SOLVERS)
     began = time.perf_counter()
@@ -68,30 +87,40 @@ def solve(problem: Problem, *, seconds: float = 1.0, gap: float = 0.01, solver: 
 
     if cost - bound <= gap * abs(paid) + 1e-9 or not problem.jobs:
         return made("greedy")
+    # Some of the time is kept for reading the answer back, and for solvers that seldom look at the clock.
+    left_over = _SOLVING * seconds - (time.perf_counter() - began)
     try:
-        model = _Model(problem, where, solver)
-        # Some of the time is kept for reading the answer back, and for solvers that seldom look at the clock.
-        left_over = _SOLVING * seconds - (time.perf_counter() - began)
-        if left_over <= 0.0:
-            return made("greedy", f"no time was left for {solver} when the model was built")
-        status = model.run(left_over, gap * abs(paid))
-    except _TooLarge as error:
-        return made("greedy", str(error))
+        answer = ask(problem, where, solver, left_over, gap * abs(paid))
     except EnvironmentMissing:
         raise
     except Exception as error:  # whatever breaks within a solver must not break scheduling
         return made("greedy", f"{solver} failed: {type(error).__name__}: {error}")
-    if model.bound is not None:
-        bound = max(bound, model.bound)
-    if not model.solved:
-        return made("greedy", f"{solver} found no solution: {status}")
-    found = model.placement()
-    found_cost = evaluate(problem, found)
+    if answer.bound is not None:
+        bound = max(bound, answer.bound)
+    if answer.where is None:
+        return made("greedy", answer.note)
+    found_cost = evaluate(problem, answer.where)
     if found_cost < cost - 1e-9:
-        where, cost = found, found_cost
+        where, cost = answer.where, found_cost
         paid = cost + sum(problem.values[rank] for rank in where)
         return made(solver)
     return made("greedy")
+
+
+def ask_solver(problem: Problem, where: dict[int, Where], solver: str, seconds: float, gap: float) -> Answer:
+    """Builds the model, with greedy's answer as a start, and solves it; `gap` in seconds of the objective."""
+    began = time.perf_counter()
+    try:
+        model = _Model(problem, where, solver)
+    except _TooLarge as error:
+        return Answer(None, None, str(error))
+    left = seconds - (time.perf_counter() - began)
+    if left <= 0.0:
+        return Answer(None, None, f"no time was left for {solver} when the model was built")
+    status = model.run(left, gap)
+    if not model.solved:
+        return Answer(None, model.bound, f"{solver} found no solution: {status}")
+    return Answer(model.placement(), model.bound)
 
 
 def lower_bound(problem: Problem) -> float:

@@ -15,6 +15,7 @@ import numpy as np
 from slurm_rl.domain.arrays import LOG, MIX, NEVER, NOW, Array
 from slurm_rl.domain.tables import World
 from slurm_rl.errors import InputError, unknown_name
+from slurm_rl.place.apart import SHARED
 from slurm_rl.place.defer import Deferral, put_off
 from slurm_rl.place.greedy import place_greedily
 from slurm_rl.place.kernels import MIP
@@ -165,7 +166,7 @@ class Planner:
             self.tally.remembered += 1
             return known
         s = self.settings
-        solution = solve(problem, seconds=s.seconds, gap=s.gap, solver=s.solver)
+        solution = solve(problem, seconds=s.seconds, gap=s.gap, solver=s.solver, ask=SHARED.ask)
         self.tally.seconds += solution.elapsed
         self.tally.solved += not solution.is_optimal or solution.winner != "greedy"
         self.tally.improved += solution.winner != "greedy"

@@ -1,0 +1,101 @@
+"""A solver in a process of its own answers as one in ours does, and may crash or hang."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from placement_cases import a_problem, an_ask
+
+from slurm_rl.errors import EnvironmentMissing
+from slurm_rl.place import apart
+from slurm_rl.place.apart import Apart
+from slurm_rl.place.mip import solve
+from slurm_rl.place.problem import Job, NodeKind, Problem, State, violations
+
+# The first job is worth less on the fast node than the second, which greedy finds taken.
+CONTENDED = Problem(
+    [Job(an_ask(4, kinds=(0, 1)), (10.0, 12.0)), Job(an_ask(4, kinds=(0, 1)), (10.0, 100.0))],
+    [NodeKind(0, 4), NodeKind(1, 4)],
+    {State(0, 4, 8, 8): 1, State(1, 4, 8, 8): 1},
+)
+
+
+@pytest.fixture
+def solver() -> Iterator[Apart]:
+    made = Apart()
+    yield made
+    made.end()
+
+
+def pid_of(solver: Apart) -> int:
+    assert solver._process is not None
+    return solver._process.pid
+
+
+def test_it_answers_as_a_solver_in_our_process_does(solver: Apart) -> None:
+    asked = 0
+    for seed in range(120):
+        problem, _ = a_problem(seed)
+        ours, apart_ = solve(problem, gap=0.0), solve(problem, gap=0.0, ask=solver.ask)
+        assert apart_.cost == pytest.approx(ours.cost)
+        assert (apart_.where, apart_.winner, apart_.note) == (ours.where, ours.winner, ours.note)
+        assert not violations(problem, apart_.where)
+        asked += apart_.winner == "cbc"
+    assert asked > 3
+
+
+def test_a_solver_that_crashes_leaves_greedys_answer_and_the_next_one_is_solved(solver: Apart) -> None:
+    assert solve(CONTENDED, ask=solver.ask).winner == "cbc"
+    before = pid_of(solver)
+    os.kill(before, signal.SIGSTOP)  # it holds still with the problem in hand …
+    threading.Timer(0.3, os.kill, (before, signal.SIGABRT)).start()
+    threading.Timer(0.4, os.kill, (before, signal.SIGCONT)).start()  # … and dies of what a double free ends in
+    found = solve(CONTENDED, seconds=10.0, ask=solver.ask)
+    assert found.winner == "greedy"
+    assert "SIGABRT" in found.note
+    assert solve(CONTENDED, ask=solver.ask).winner == "cbc"
+    assert pid_of(solver) != before
+
+
+def test_a_solver_that_hangs_is_ended_in_time(solver: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert solve(CONTENDED, ask=solver.ask).winner == "cbc"
+    before = pid_of(solver)
+    monkeypatch.setattr(apart, "_GRACE", 0.2)
+    os.kill(before, signal.SIGSTOP)
+    began = time.monotonic()
+    found = solve(CONTENDED, seconds=0.2, ask=solver.ask)
+    assert time.monotonic() - began < 5.0
+    assert found.winner == "greedy"
+    assert "no answer" in found.note
+    with pytest.raises(ProcessLookupError):
+        os.kill(before, 0)
+
+
+def test_one_that_died_while_idle_is_started_anew(solver: Apart) -> None:
+    solve(CONTENDED, ask=solver.ask)
+    os.kill(pid_of(solver), signal.SIGKILL)
+    assert solver._process is not None
+    solver._process.wait()
+    assert solve(CONTENDED, ask=solver.ask).winner == "cbc"
+
+
+def test_a_missing_solver_is_said(solver: Apart, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "mip.py").write_text("raise ImportError('not here')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(EnvironmentMissing, match="python-mip is not installed"):
+        solve(CONTENDED, ask=solver.ask)
+
+
+def test_it_ends_with_its_owner(solver: Apart) -> None:
+    solve(CONTENDED, ask=solver.ask)
+    process = solver._process
+    assert process is not None
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(10) == 0
