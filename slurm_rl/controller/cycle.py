@@ -17,7 +17,7 @@ from slurm_rl.config import Config
 from slurm_rl.controller.advice import Advisor
 from slurm_rl.controller.budget import Budget
 from slurm_rl.controller.deferring import Deferring, rules
-from slurm_rl.controller.diff import changes, wanted_factors
+from slurm_rl.controller.diff import changes, steady, wanted_factors
 from slurm_rl.controller.estimates import RunTimes
 from slurm_rl.controller.foresee import expected_starts
 from slurm_rl.controller.observe import View, finished_jobs, observe
@@ -166,7 +166,7 @@ class Controller:
 
         # 5. Journal and apply, within the budget; or, in shadow mode, only record.
         began = time.perf_counter()
-        batch = difference[: self.budget.per_tick]
+        batch = steady(difference[: self.budget.per_tick])
         applied = 0
         if mode == "shadow":
             self._record_shadow(number, [c for _, c in batch])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from slurm_rl.controller.assign import assign
@@ -41,3 +43,14 @@ def changes(view: View, plan: Plan, wanted: Array, site: Array) -> list[tuple[in
             found.append((j, Change(job.job_id, job.submit_time or 0, int(site[j]), int(wanted[j]), why)))
     # Jobs that only lose their factor come last: they are far behind in the queue.
     return sorted(found, key=lambda item: item[1].new == 0)
+
+
+def steady(batch: Sequence[tuple[int, Change]]) -> list[tuple[int, Change]]:
+    """The changes in the order in which they are written: who rises, from the head on, then who falls, from the end on.
+
+    Writing takes seconds, and may be stopped. In this order no two jobs are ever the wrong way round on the way that
+    neither were so before nor are to be.
+    """
+    rise = [item for item in batch if item[1].new >= (item[1].old or 0)]
+    fall = [item for item in batch if item[1].new < (item[1].old or 0)]
+    return rise + fall[::-1]
