@@ -76,7 +76,6 @@ def retrain(
         generated=0.25,
         search=SearchSettings(generations=generations),
         starve_drain=start.starve_drain if start is not None else Settings().starve_drain,
-        booking_size=start.booking_size if start is not None else Settings().booking_size,
         seed=seed,
     )
     began = time.monotonic()
@@ -86,7 +85,7 @@ def retrain(
         [(history, site)],
         out,
         share=share,
-        start=start.net if start is not None else None,
+        start=start,
         report=reporter(settings, began, as_json),
         say=say,
     )

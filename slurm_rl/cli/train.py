@@ -94,7 +94,7 @@ def train(
         starve_drain=starve_drain,
         seed=seed,
     )
-    start = load_model(find_model(init_from)).net if init_from else None
+    start = load_model(find_model(init_from)) if init_from else None
     began = time.monotonic()
     sources = read_sources(trace or [], cluster)
     for s, place in outs.items():

@@ -56,7 +56,6 @@ class Settings:
     without: tuple[str, ...] = ()  # parts of the network that are switched off (module.PARTS)
     goals: dict[str, float] = field(default_factory=lambda: dict(GOALS))  # of the search and the validation
     starve_drain: float = 3.0  # the cap: a job that waited so many times the backlog's time goes first
-    booking_size: float = 0.0  # goes into the model as it is; training does without
     costs: dict[str, float] = field(default_factory=lambda: dict(COSTS))  # of PPO
     seed: int = 0
 

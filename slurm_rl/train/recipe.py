@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from slurm_rl import __version__
-from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.cluster import Cluster
 from slurm_rl.policy.checkpoint import Model, save_model
 from slurm_rl.traces.trace import Trace
@@ -33,7 +32,7 @@ def train_model(
     *,
     share: float = 0.6,
     resume: bool = False,
-    start: Array | None = None,
+    start: Model | None = None,
     manifest: dict[str, Any] | None = None,
     report: Callable[[dict[str, float]], None] = lambda row: None,
     say: Callable[[str], None] = lambda text: None,
@@ -45,7 +44,7 @@ def train_model(
     if resume and not trainer.restore():
         say(f"{out}: nothing to resume, starting anew")
     if start is not None and trainer.iteration == 0:
-        trainer.begin_with(start)
+        trainer.begin_with(start.net)
     net = trainer.run(report, say)
     made = {
         "algorithm": "ppo",
@@ -64,7 +63,8 @@ def train_model(
         "scores": {f"validation_{k}": round(v, 4) for k, v in trainer.best_ratios.items()},
         "traces": {t.name: {"jobs": len(t), "sha256": fingerprint(t)} for t, _ in sources},
     }
-    policy = {"starve_drain": settings.starve_drain, "booking_size": settings.booking_size}
+    # Training does without `booking_size`: what it is trained from has tells how it is used.
+    policy = {"starve_drain": settings.starve_drain, "booking_size": 0.0 if start is None else start.booking_size}
     return save_model(out / "model", unflatten(net), made | (manifest or {}), **policy)
 
 

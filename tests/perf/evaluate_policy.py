@@ -1,7 +1,7 @@
 """The shipped model against a tuned multifactor and the heuristics on four workloads: the figures of docs/learning.md.
 
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy table BACKFILL [REPLICATES] [WORKLOAD,…]
-PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy development [BACKFILL] [REPLICATES] [MODEL,…]
+PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy development [BACKFILL] [REPLICATES] [MODEL[:SIZE],…]
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy controls
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy ablations [PART,…]
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy estimator
@@ -150,6 +150,18 @@ def development(policies: list[PolicySpec], backfill: str, replicates: int) -> N
         print(f"  {name:<20} {figures}  goals {math.exp(price(row, GOALS)):.3f}", flush=True)
 
 
+def variant(text: str) -> PolicySpec:
+    """`MODEL`, or `MODEL:SIZE`: the same with another weight of a job's size, whatever the backfill rule."""
+    name, _, weight = text.partition(":")
+    policy = parse_policy(f"rl:{name}")
+    if not weight:
+        return policy
+    assert policy.net is not None
+    net = policy.net.copy()
+    unflatten(net)["skip"][JOB_FEATURES.index("size")] = float(weight)
+    return replace(policy, name=f"rl:{text}", net=net, booking_size=0.0)
+
+
 def fresh_scenes(count: int) -> list[tuple[Scene, Reference]]:
     """Scenes drawn as for training, but with seeds that no training uses."""
     trace, cluster, _ = workload("venus")
@@ -230,9 +242,8 @@ def main(what: str, *rest: str) -> None:
     elif what == "controls":
         controls(model)
     elif what == "development":
-        names = [f"rl:{m}" for m in (rest[2].split(",") if len(rest) > 2 else ["default"])]
-        names = ["sjf-age@user", "fcfs", "sjf@user", "saf@user", "wfp3@user", *names]
-        policies = [parse_policy(name) for name in names]
+        policies = [parse_policy(name) for name in ("sjf-age@user", "fcfs", "sjf@user", "saf@user", "wfp3@user")]
+        policies += [variant(model) for model in (rest[2].split(",") if len(rest) > 2 else ["default"])]
         development(policies, rest[0] if rest else "easy", int(rest[1]) if len(rest) > 1 else 3)
     elif what == "ablations":
         ablations(rest[0].split(",") if rest else ["nothing", "nothing#1", "nothing#2", *PARTS])

@@ -94,8 +94,8 @@ def test_a_missing_solver_is_said(solver: Apart, monkeypatch: pytest.MonkeyPatch
 
 def test_it_ends_with_its_owner(solver: Apart) -> None:
     solve(CONTENDED, ask=solver.ask)
-    process = solver._process
+    process, pipe = solver._process, solver._pipe
     assert process is not None
-    assert process.stdin is not None
-    process.stdin.close()
+    assert pipe is not None
+    pipe.close()
     assert process.wait(10) == 0

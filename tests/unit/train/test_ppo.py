@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from slurm_rl.errors import InputError
-from slurm_rl.policy.checkpoint import flatten, load_model
+from slurm_rl.policy.checkpoint import flatten, load_model, save_model
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.train import ppo
@@ -112,6 +112,13 @@ def test_the_start_is_the_heuristic_and_run_times_are_learned(tmp_path: Path) ->
     lessons = lessons_of(trainer.episodes(scenes, 1, 0.5), [s for s, _ in scenes], seed=0)
     before, after = learn_run_times(trainer.net, lessons)
     assert after < 0.8 * before
+
+
+def test_what_a_model_is_trained_from_passes_on_its_booking(tmp_path: Path) -> None:
+    first = train_model(TINY, [], tmp_path / "first")
+    assert first.booking_size == 0.0
+    given = save_model(tmp_path / "given", unflatten(first.net), dict(first.manifest), booking_size=-0.5)
+    assert train_model(replace(TINY, iterations=0), [], tmp_path / "next", start=given).booking_size == -0.5
 
 
 def test_scenes_know_less_than_traces_and_limits_hold_their_runs() -> None:
