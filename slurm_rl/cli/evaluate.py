@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,8 +13,9 @@ _HELP = """Compare policies on a trace: same jobs, cluster, backfill and informa
 
 Replicate 0 is the trace; in the others the gaps between submissions vary by a tenth. Ratios are to the base policy,
 with 95% intervals from a bootstrap over replicates and stretches of time. With --window, multifactor's weights are
-first tuned on the jobs before the window. With --windows N, policies meet on N random stretches of --window-jobs jobs
-instead, each on a cluster that the jobs before have filled. sjf@oracle knows true run times: a limit, no contender.
+first tuned on the jobs before the window, and the styles of models are chosen there. With --windows N, policies meet on
+N random stretches of --window-jobs jobs instead, each on a cluster that the jobs before have filled. sjf@oracle knows
+true run times: a limit, no contender.
 
 Examples:
 
@@ -40,7 +42,7 @@ def evaluate(
     replicates: Annotated[int, typer.Option(min=1, help="How many.")] = 3,
     windows: Annotated[int, typer.Option(min=0, help="Random stretches, in place of replicates; 0: none.")] = 0,
     window_jobs: Annotated[int, typer.Option(min=10, help="Jobs of each of these.")] = 1024,
-    tune: Annotated[bool, typer.Option(help="Tune multifactor's weights on what is before the window.")] = True,
+    tune: Annotated[bool, typer.Option(help="Tune multifactor and fit models on what is before the window.")] = True,
     seed: Annotated[int, typer.Option(help="Of replicates and limits.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
@@ -48,6 +50,7 @@ def evaluate(
     from slurm_rl.cli.progress import progress
     from slurm_rl.traces.read import read_trace
     from slurm_rl.train.evaluation import OPPONENTS, Windows, before, compare, gap_closed, tuned_weights
+    from slurm_rl.train.fit import fit
     from slurm_rl_sim.replay import find_cluster, parse_contenders, prepare, window_of
 
     jobs = read_trace(trace)
@@ -56,9 +59,23 @@ def evaluate(
     names = [*policy.split(","), *(OPPONENTS if opponents else ())]
     contenders = parse_contenders(names, backfill)
     (first,) = parse_contenders(base, backfill)
-    weights, early = None, before(jobs, span)
+    weights, styles, early = None, {}, before(jobs, span)
     if tune and early is not None:
         weights = tuned_weights(prepare(early, where, seed=seed), backfill, placement)
+        for place, contender in enumerate(contenders):
+            if contender.policy.styles:
+                with progress(as_json) as on_progress:
+                    found = fit(
+                        contender.policy,
+                        early,
+                        where,
+                        backfill=contender.backfill,
+                        placement=placement,
+                        seed=seed,
+                        on_progress=on_progress,
+                    )
+                styles[contender.policy.name] = found.style
+                contenders[place] = replace(contender, policy=found.policy)
     with progress(as_json) as on_progress:
         standings = compare(
             jobs,
@@ -82,6 +99,7 @@ def evaluate(
             "replicates": 0 if windows else replicates,
             "windows": windows,
             "multifactor_weights": weights,
+            "styles": styles,
             "standings": [
                 {
                     "policy": s.policy,
@@ -97,13 +115,21 @@ def evaluate(
         }
         print(json.dumps(value))
         return
-    _show(standings, first.policy.name, closed, weights)
+    _show(standings, first.policy.name, closed, weights, styles)
 
 
-def _show(standings: list[Any], base: str, closed: dict[str, float | None], weights: dict[str, float] | None) -> None:
+def _show(
+    standings: list[Any],
+    base: str,
+    closed: dict[str, float | None],
+    weights: dict[str, float] | None,
+    styles: dict[str, str],
+) -> None:
     print(f"ratios to {base} (below 1 is better; 95% interval)")
     if weights:
         print("multifactor was tuned: " + ", ".join(f"{k} {v:g}" for k, v in weights.items()))
+    for name, style in styles.items():
+        print(f"{name} was fitted: {style}")
     head = f"{'policy':<22} {'mean BSLD':>10} {'ratio':>6} {'interval':>13} {'wait':>6} {'p99':>6} {'max':>6}"
     print(f"{head} {'users':>6} {'gap':>5}")
     for s in sorted(standings, key=lambda s: s.mean["mean_bsld"]):

@@ -104,6 +104,56 @@ def promote(
     _tell("promoted", promoted.name, settings, as_json, verdict.as_dict())
 
 
+@app.command("fit")
+def fit_model(
+    name: Annotated[str, typer.Argument(help="The model to fit, by name or directory.")],
+    out: Annotated[Path, typer.Option(help="Directory for the fitted model.")],
+    from_slurm: Annotated[bool, typer.Option("--from-slurm", help="Take the history from Slurm's accounting.")] = False,
+    trace: Annotated[Path | None, typer.Option(help="… or from a trace file.")] = None,
+    cluster: Annotated[Path | None, typer.Option(help="Cluster file; default: TRACE's NAME.cluster.json.")] = None,
+    days: Annotated[float, typer.Option(min=0.01, help="Of history to pull.")] = 60.0,
+    backfill: Annotated[str, typer.Option(help="The rule that the site backfills by.")] = "slurm",
+    seed: Annotated[int, typer.Option(help="Of the replicates.")] = 0,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Choose the style of a model that suits a site best, by replays of its history, and write the model in it.
+
+    A style changes a few weights and the starvation cap. It takes minutes, trains nothing, and switches nothing on.
+
+    Example: slurm-rl models fit default --from-slurm --days 60 --out fitted && slurm-rl models promote ./fitted
+    """
+    from slurm_rl.cli.progress import progress
+    from slurm_rl.cli.retrain import pull
+    from slurm_rl.cli.train import read_sources
+    from slurm_rl.config import load
+    from slurm_rl.errors import InputError
+    from slurm_rl.policy.checkpoint import find_model, load_model
+    from slurm_rl.policy.registry import learned
+    from slurm_rl.train.fit import fit, save_fitted
+
+    if from_slurm == (trace is not None):
+        raise InputError("give either --from-slurm or --trace FILE")
+    model = load_model(find_model(name))
+    if not model.styles:
+        raise InputError(f"{model.name} has no styles to choose from", remedy="fit another, or retrain it")
+    if trace is None:
+        conf = load(config).config.slurm_conf
+        history, site = pull(days, Path(conf) if conf else None)
+    else:
+        history, site = read_sources([trace], cluster)[0]
+    with progress(as_json) as on_progress:
+        found = fit(learned(model), history, site, backfill=backfill, seed=seed, on_progress=on_progress)
+    written = save_fitted(model, found, out)
+    if as_json:
+        print(json.dumps({"model": str(written.path), "style": found.style, "ratios": dict(found.ratios)}))
+        return
+    print(f"{len(history):,} jobs replayed under each style ({backfill}); slowdown, wait and tails together:")
+    for style, ratio in found.ratios.items():
+        print(f"  {style:<12} {ratio:.3f}{'  <- chosen' if style == found.style else ''}")
+    print(f"written: {written.path}  (switch it on with: slurm-rl models promote {written.path})")
+
+
 @app.command()
 def rollback(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Put the model in charge again that was before the present one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,9 +59,10 @@ def retrain(
 
     need_torch()
     history, site = pull(days, slurm_conf) if trace is None else read_sources([trace], cluster)[0]
-    from slurm_rl.policy.checkpoint import find_model, load_model, save_model
+    from slurm_rl.policy.checkpoint import find_model, load_model, save_model, unflatten
+    from slurm_rl.policy.registry import learned
     from slurm_rl.train.evaluation import before, compare, tuned_weights
-    from slurm_rl.train.module import unflatten
+    from slurm_rl.train.fit import fit, save_fitted
     from slurm_rl.train.ppo import Settings
     from slurm_rl.train.recipe import train_model
     from slurm_rl.train.search import SearchSettings
@@ -79,7 +81,7 @@ def retrain(
         seed=seed,
     )
     began = time.monotonic()
-    say = (lambda text: None) if as_json else (lambda text: print(text, flush=True))
+    say: Callable[[str], None] = (lambda text: None) if as_json else (lambda text: print(text, flush=True))
     model = train_model(
         settings,
         [(history, site)],
@@ -89,8 +91,11 @@ def retrain(
         report=reporter(settings, began, as_json),
         say=say,
     )
-    early = before(history, window)
-    weights = tuned_weights(prepare(early, site, seed=seed), backfill, "best-fit") if early is not None else None
+    early, weights = before(history, window), None
+    if early is not None:
+        weights = tuned_weights(prepare(early, site, seed=seed), backfill, "best-fit")
+        model = save_fitted(model, fit(learned(model), early, site, backfill=backfill, seed=seed), out / "model")
+        say(f"style that suits the site best: {model.manifest['fitted']['style']}")
     incumbent = [] if init_from == "none" else [f"rl:{init_from}"]
     standings = compare(
         history,
@@ -107,8 +112,7 @@ def retrain(
     mine = ratios[f"rl:{out / 'model'}"]
     scores = {f"test_{k}": round(mine[k], 4) for k in ("mean_bsld", "mean_wait", "p99_wait", "max_wait")}
     manifest = dict(model.manifest) | {"init_from": init_from, "scores": dict(model.manifest["scores"]) | scores}
-    policy = {"starve_drain": model.starve_drain, "booking_size": model.booking_size}
-    save_model(out / "model", unflatten(model.net), manifest, **policy)
+    save_model(out / "model", unflatten(model.net), manifest, **model.policy)
     better = verdict(mine, {name: ratios[name] for name in ("multifactor", *incumbent)})
     if as_json:
         value = {"model": str(out / "model"), "jobs": len(history), "ratios": ratios, "better_than": better}

@@ -115,7 +115,7 @@ def train(
 
 def read_goals(text: str) -> dict[str, float]:
     """Weights of bsld, wait, p99 and max."""
-    from slurm_rl.train.search import GOALS
+    from slurm_rl.train.goals import GOALS
 
     goals = {}
     for part in text.split(","):

@@ -21,10 +21,11 @@ from safetensors.numpy import save as save_tensors
 
 from slurm_rl.domain.arrays import Array
 from slurm_rl.errors import ModelError
-from slurm_rl.policy.features import VERSION, digest
+from slurm_rl.policy.features import JOB_FEATURES, VERSION, digest
 from slurm_rl.policy.network import LAYOUT
 
 WEIGHTS, MANIFEST = "policy.safetensors", "manifest.toml"
+STARVE_DRAIN = "starve_drain"  # the cap, by its name in a manifest
 _LARGEST = 16 << 20  # bytes: nothing that we made is larger
 
 
@@ -50,6 +51,16 @@ class Model:
     def booking_size(self) -> float:
         """What is added to the weight of a job's size under backfill rules that book nodes for many jobs."""
         return float(self.manifest["policy"].get("booking_size", 0.0))
+
+    @property
+    def policy(self) -> dict[str, float]:
+        """What a manifest says of the policy beside the weights, as `save_model` takes it."""
+        return {STARVE_DRAIN: self.starve_drain, "booking_size": self.booking_size}
+
+    @property
+    def styles(self) -> dict[str, dict[str, float]]:
+        """What may suit a site better: by name, changes of the linear path's weights of features, and a cap."""
+        return {name: dict(style) for name, style in self.manifest.get("styles", {}).items()}
 
 
 def model_directories() -> list[Path]:
@@ -105,18 +116,24 @@ def _manifest(path: Path) -> dict[str, Any]:
             and drain > 0
             and isinstance(booking, int | float)
             and math.isfinite(booking)
+            and all(_is_style(style) for style in manifest.get("styles", {}).values())
         )
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ModelError(f"{path}: no TOML: {error}") from None
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, AttributeError):
         complete = False
     if not complete:
         raise ModelError(
             f"{path}: lacks weights.sha256, features.version, features.hash or policy.starve_drain, or has a bad one"
         )
     return manifest
+
+
+def _is_style(style: Mapping[str, Any]) -> bool:
+    numbers = all(isinstance(v, int | float) and math.isfinite(v) for v in style.values())
+    return numbers and style.keys() <= {STARVE_DRAIN, *JOB_FEATURES} and style.get(STARVE_DRAIN, 1.0) > 0
 
 
 def _flat(path: Path, raw: bytes) -> Array:
@@ -141,6 +158,16 @@ def _flat(path: Path, raw: bytes) -> Array:
 def flatten(tensors: Mapping[str, Array]) -> Array:
     """Tensors by name as the one array that kernels read."""
     return np.concatenate([np.asarray(tensors[name], dtype=np.float32).ravel() for name in LAYOUT])
+
+
+def unflatten(net: Array) -> dict[str, Array]:
+    """Tensors by name from the one array that kernels read."""
+    tensors, at = {}, 0
+    for name, shape in LAYOUT.items():
+        size = math.prod(shape)
+        tensors[name] = net[at : at + size].reshape(shape)
+        at += size
+    return tensors
 
 
 def save_model(
@@ -180,7 +207,7 @@ def save_model(
 
 def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:
     """Plain values, lists of them, and tables of these, as TOML."""
-    lines = [f"{k} = {_toml_value(v)}" for k, v in values.items() if not isinstance(v, Mapping)]
+    lines = [f"{_toml_key(k)} = {_toml_value(v)}" for k, v in values.items() if not isinstance(v, Mapping)]
     for name, table in values.items():
         if isinstance(table, Mapping):
             lines += ["", f"[{prefix}{_toml_key(name)}]", to_toml(table, f"{prefix}{_toml_key(name)}.").rstrip("\n")]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from slurm_rl.domain.arrays import Array
 from slurm_rl.errors import InputError, unknown_name
-from slurm_rl.policy.checkpoint import Model, find_model, load_model
+from slurm_rl.policy.checkpoint import STARVE_DRAIN, Model, find_model, load_model
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT
 from slurm_rl.policy.heuristics import (
     BY_LIMIT,
@@ -40,6 +41,7 @@ class PolicySpec:
     starve_factor: float = 0.0
     starve_drain: float = math.inf
     booking_size: float = 0.0  # added to a network's weight of `size` under rules that book nodes for many jobs
+    styles: Mapping[str, Mapping[str, float]] = field(default_factory=dict, repr=False, compare=False)
     net: Array | None = field(default=None, repr=False, compare=False)  # a network's weights, in the order of LAYOUT
     digest: str = ""  # … and their sha256
 
@@ -84,6 +86,7 @@ def learned(model: Model, name: str | None = None) -> PolicySpec:
         BY_USER,
         starve_drain=model.starve_drain,
         booking_size=model.booking_size,
+        styles=model.styles,
         net=model.net,
         digest=model.digest,
     )
@@ -100,6 +103,17 @@ def booked(policy: PolicySpec) -> PolicySpec:
     net = policy.net.copy()
     net[AT["skip"] + JOB_FEATURES.index("size")] += policy.booking_size
     return replace(policy, net=net, booking_size=0.0)
+
+
+def in_style(policy: PolicySpec, name: str) -> PolicySpec:
+    """The policy in one of its model's styles: other weights of some features, and another cap."""
+    if policy.net is None:
+        raise ValueError(f"{policy.name} is no network")
+    style = policy.styles[name]
+    net = policy.net.copy()
+    for feature in style.keys() - {STARVE_DRAIN}:
+        net[AT["skip"] + JOB_FEATURES.index(feature)] += style[feature]
+    return replace(policy, net=net, starve_drain=style.get(STARVE_DRAIN, policy.starve_drain), styles={})
 
 
 def settings_for(

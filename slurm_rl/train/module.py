@@ -111,13 +111,3 @@ class QueueNet(nn.Module):
     def take(self, tensors: Mapping[str, Array]) -> None:
         """Sets the weights that the compiled twin reads."""
         self.load_state_dict({n: torch.from_numpy(np.array(v)) for n, v in tensors.items()}, strict=False)
-
-
-def unflatten(net: Array) -> dict[str, Array]:
-    """Tensors by name from the one array that kernels read."""
-    tensors, at = {}, 0
-    for name, shape in LAYOUT.items():
-        size = math.prod(shape)
-        tensors[name] = net[at : at + size].reshape(shape)
-        at += size
-    return tensors

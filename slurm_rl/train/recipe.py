@@ -12,9 +12,8 @@ import numpy as np
 
 from slurm_rl import __version__
 from slurm_rl.domain.cluster import Cluster
-from slurm_rl.policy.checkpoint import Model, save_model
+from slurm_rl.policy.checkpoint import Model, save_model, unflatten
 from slurm_rl.traces.trace import Trace
-from slurm_rl.train.module import unflatten
 from slurm_rl.train.ppo import Settings, Trainer
 from slurm_rl.train.scenes import Source
 
@@ -63,6 +62,8 @@ def train_model(
         "scores": {f"validation_{k}": round(v, 4) for k, v in trainer.best_ratios.items()},
         "traces": {t.name: {"jobs": len(t), "sha256": fingerprint(t)} for t, _ in sources},
     }
+    if start is not None and start.styles:
+        made["styles"] = start.styles
     # Training does without `booking_size`: what it is trained from has tells how it is used.
     policy = {"starve_drain": settings.starve_drain, "booking_size": 0.0 if start is None else start.booking_size}
     return save_model(out / "model", unflatten(net), made | (manifest or {}), **policy)

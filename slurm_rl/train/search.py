@@ -15,14 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_rl.domain.arrays import Array
+from slurm_rl.policy.checkpoint import unflatten
 from slurm_rl.policy.heuristics import BY_USER, LEARNED
 from slurm_rl.policy.registry import PolicySpec
-from slurm_rl.train.module import unflatten
+from slurm_rl.train.goals import GOALS, price
 from slurm_rl.train.rollout import Reference, figures, simulation_of
 from slurm_rl.train.scenes import Scene
-
-# How much a figure's logarithm counts, relative to the reference of a scene.
-GOALS = {"bsld": 1.0, "wait": 1.0, "p99": 1.0, "max": 0.5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +43,6 @@ def log_ratios(scene: Scene, reference: Reference, net: Array, starve_drain: flo
     simulation.run()
     found = figures(scene, simulation.world["live"]["start"])
     return {k: math.log((found[k] + 1.0) / (reference.metrics[k] + 1.0)) for k in found}
-
-
-def price(logs: Mapping[str, float], goals: Mapping[str, float]) -> float:
-    """The weighted mean of log ratios: below 0 is better."""
-    total = sum(weight * logs[name] for name, weight in goals.items()) / sum(goals.values())
-    return max(min(total, 2.0), -2.0)  # one hopeless scene must not drown the others
 
 
 def search(

@@ -15,9 +15,8 @@ from typing import Any
 import submitit
 
 from slurm_rl.errors import EnvironmentMissing, SlurmError
-from slurm_rl.policy.checkpoint import Model, load_model, save_model
+from slurm_rl.policy.checkpoint import Model, load_model, save_model, unflatten
 from slurm_rl.slurm.command import Commands
-from slurm_rl.train.module import unflatten
 
 DEFAULTS = {"time": "720", "cpus-per-task": "2", "mem": "8G"}
 _SILENCE = 60.0  # seconds that a job may be gone from the queue before its result shows on a shared file system
@@ -114,4 +113,4 @@ def choose(outs: Mapping[int, Path], best: Path) -> tuple[int, Model]:
     seed = min(scores, key=lambda s: scores[s])
     model = models[seed]
     manifest = dict(model.manifest) | {"seeds": {str(s): round(v, 4) for s, v in scores.items()}}
-    return seed, save_model(best, unflatten(model.net), manifest, starve_drain=model.starve_drain)
+    return seed, save_model(best, unflatten(model.net), manifest, **model.policy)

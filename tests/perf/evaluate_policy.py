@@ -2,6 +2,7 @@
 
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy table BACKFILL [REPLICATES] [WORKLOAD,…]
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy development [BACKFILL] [REPLICATES] [MODEL[:SIZE],…]
+PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy styles [BACKFILL] [SEEDS]
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy controls
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy ablations [PART,…]
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy estimator
@@ -20,19 +21,22 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from slurm_rl.domain.arrays import Array
-from slurm_rl.domain.cluster import Cluster, NodeClass
-from slurm_rl.policy.checkpoint import Model, find_model, flatten, load_model
+from slurm_rl.domain.cluster import Cluster, NodeClass, read_cluster
+from slurm_rl.policy.checkpoint import Model, find_model, flatten, load_model, unflatten
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT
 from slurm_rl.policy.registry import PolicySpec, learned, parse_policy
+from slurm_rl.traces.generate import Workload, generate
 from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.trace import Labels, Trace
 from slurm_rl.train.evaluation import OPPONENTS, before, compare, gap_closed, replicate, tuned_weights
-from slurm_rl.train.module import PARTS, QueueNet, unflatten
+from slurm_rl.train.fit import FIGURES, fit
+from slurm_rl.train.goals import GOALS, price
+from slurm_rl.train.module import PARTS, QueueNet
 from slurm_rl.train.ppo import Settings, Trainer
 from slurm_rl.train.recipe import first_part
 from slurm_rl.train.rollout import Reference
 from slurm_rl.train.scenes import Scene, Source
-from slurm_rl.train.search import GOALS, SearchSettings, log_ratios, price
+from slurm_rl.train.search import SearchSettings, log_ratios
 from slurm_rl_sim.replay import Contender, find_cluster, parse_contenders, prepare, replay, window_of
 from slurm_rl_sim.simulation import Simulation
 
@@ -71,10 +75,16 @@ def table(model: Model, backfill: str, replicates: int, names: list[str]) -> Non
         early = before(trace, window)
         assert early is not None
         weights = tuned_weights(prepare(early, cluster), backfill, "best-fit")
+        found = fit(learned(model), early, cluster, backfill=backfill)
+        print(f"\n{name}, {backfill}: style {found.style} of { {k: round(v, 3) for k, v in found.ratios.items()} }")
         standings = compare(
             trace,
             cluster,
-            [Contender(learned(model), backfill), *parse_contenders(OPPONENTS, backfill)],
+            [
+                Contender(found.policy, backfill),
+                Contender(as_trained(learned(model)), backfill),
+                *parse_contenders(OPPONENTS, backfill),
+            ],
             base=parse_contenders("multifactor", backfill)[0],
             replicates=replicates,
             window=window,
@@ -125,13 +135,21 @@ def development_traces() -> Iterator[tuple[str, Trace, Cluster, str]]:
 
 def development(policies: list[PolicySpec], backfill: str, replicates: int) -> None:
     """Policies on the development traces, as log ratios to the first of them; each trace counts as much."""
-    shown = {"bsld": "mean_bsld", "wait": "mean_wait", "p99": "p99_wait", "max": "max_wait"}
+    shown = FIGURES
     logs: dict[str, list[Array]] = {p.name: [] for p in policies}
     for name, trace, cluster, share in development_traces():
-        found: dict[str, list[Array]] = {p.name: [] for p in policies}
+        window = window_of(trace, share)
+        contenders, early = list(policies), before(trace, window)
+        for place, policy in enumerate(policies):
+            if policy.styles and early is not None:
+                fitted = fit(policy, early, cluster, backfill=backfill)
+                print(f"{name}: {policy.name} {fitted.style}")
+                contenders[place] = fitted.policy
+                contenders.append(as_trained(policy))
+        found: dict[str, list[Array]] = {p.name: [] for p in contenders}
         for number in range(replicates):
-            prepared = prepare(replicate(trace, number, 0), cluster, window=window_of(trace, share))
-            for policy in policies:
+            prepared = prepare(replicate(trace, number, 0), cluster, window=window)
+            for policy in contenders:
                 (run,) = replay(prepared, [Contender(policy, backfill)])
                 found[policy.name].append(
                     np.log([float(run.metrics[m] or 0.0) + (k != "bsld") for k, m in shown.items()])
@@ -139,7 +157,7 @@ def development(policies: list[PolicySpec], backfill: str, replicates: int) -> N
         print(name, flush=True)
         for policy_name, rows in found.items():
             ratio = np.mean(np.array(rows) - np.array(found[policies[0].name]), axis=0)
-            logs[policy_name].append(ratio)
+            logs.setdefault(policy_name, []).append(ratio)
             print(
                 f"  {policy_name:<20} " + "  ".join(f"{k} {v:.3f}" for k, v in zip(shown, np.exp(ratio), strict=True))
             )
@@ -148,6 +166,31 @@ def development(policies: list[PolicySpec], backfill: str, replicates: int) -> N
     for name, row in means.items():
         figures = "  ".join(f"{k} {math.exp(v):.3f}" for k, v in row.items())
         print(f"  {name:<20} {figures}  goals {math.exp(price(row, GOALS)):.3f}", flush=True)
+
+
+def styles(policy: PolicySpec, backfill: str, seeds: int) -> None:
+    """What choosing a style brings on workloads like the bundled sample that nothing was chosen by."""
+    cluster = read_cluster(ROOT / "traces" / "hetero.cluster.json")
+    logs = []
+    for seed in range(11, 11 + seeds):
+        trace = generate(Workload(seed=seed), cluster)
+        window = window_of(trace, "0.3:1")
+        early = before(trace, window)
+        assert early is not None
+        found = fit(policy, early, cluster, backfill=backfill)
+        contenders = [Contender(found.policy, backfill), Contender(as_trained(policy), backfill)]
+        (_, mine) = compare(trace, cluster, contenders[:1], base=contenders[1], replicates=3, window=window)
+        row = {k: math.log(mine.ratio[m]) for k, m in FIGURES.items()}
+        logs.append(row)
+        said = "  ".join(f"{k} {math.exp(v):.3f}" for k, v in row.items())
+        print(f"seed {seed}, {backfill}: {found.style:<10} {said}  goals {math.exp(price(row)):.3f}", flush=True)
+    goals = np.array([price(row) for row in logs])
+    means = "  ".join(f"{k} {math.exp(float(np.mean([row[k] for row in logs]))):.3f}" for k in FIGURES)
+    print(f"fitted to as trained: {means}  goals {np.exp(goals.mean()):.3f} ± {goals.std(ddof=1) / seeds**0.5:.3f}")
+
+
+def as_trained(policy: PolicySpec) -> PolicySpec:
+    return replace(policy, name=f"{policy.name}, as trained", styles={})
 
 
 def variant(text: str) -> PolicySpec:
@@ -159,7 +202,7 @@ def variant(text: str) -> PolicySpec:
     assert policy.net is not None
     net = policy.net.copy()
     unflatten(net)["skip"][JOB_FEATURES.index("size")] = float(weight)
-    return replace(policy, name=f"rl:{text}", net=net, booking_size=0.0)
+    return replace(policy, name=f"rl:{text}", net=net, booking_size=0.0, styles={})
 
 
 def fresh_scenes(count: int) -> list[tuple[Scene, Reference]]:
@@ -245,6 +288,8 @@ def main(what: str, *rest: str) -> None:
         policies = [parse_policy(name) for name in ("sjf-age@user", "fcfs", "sjf@user", "saf@user", "wfp3@user")]
         policies += [variant(model) for model in (rest[2].split(",") if len(rest) > 2 else ["default"])]
         development(policies, rest[0] if rest else "easy", int(rest[1]) if len(rest) > 1 else 3)
+    elif what == "styles":
+        styles(learned(model), rest[0] if rest else "easy", int(rest[1]) if len(rest) > 1 else 8)
     elif what == "ablations":
         ablations(rest[0].split(",") if rest else ["nothing", "nothing#1", "nothing#2", *PARTS])
     else:

@@ -86,6 +86,8 @@ def test_history_becomes_a_candidate_and_the_candidate_is_promoted(
     assert mine["mean_wait"] > 0
     manifest = load_model(out / "model").manifest
     assert manifest["init_from"] == "default"
+    assert manifest["fitted"]["style"] in {"as trained", "wide", "narrow"}
+    assert "styles" not in manifest
     assert manifest["scores"]["test_mean_wait"] == pytest.approx(mine["mean_wait"], abs=1e-4)
     assert [t["jobs"] for t in manifest["traces"].values()] == [JOBS]
     assert json.loads((out / "evaluation.json").read_text()) == said["ratios"]
@@ -93,6 +95,13 @@ def test_history_becomes_a_candidate_and_the_candidate_is_promoted(
     # The gate compares with multifactor, since no model is in charge. Which way it goes is up to these jobs.
     config = tmp_path / "slurm-rl.toml"
     config.write_text(f'policy = "rl:current"\nstate_dir = "{tmp_path}/state"\nslurm_conf = "{lab.slurm_conf}"\n')
+    fitted = tmp_path / "fitted"
+    code, said = run(
+        capsys, "models", "fit", "default", "--from-slurm", "--config", config, "--days", 7, "--out", fitted
+    )
+    assert code == 0, said
+    assert set(said["ratios"]) == {"as trained", "wide", "narrow"}
+    assert load_model(fitted).manifest["fitted"]["style"] == said["style"]
     code, said = run(capsys, "models", "promote", out / "model", "--config", config, "--days", 7)
     (record,) = Journal(tmp_path / "state" / "journal.sqlite").promotions()
     assert json.loads(record[5])["jobs"] == JOBS

@@ -137,7 +137,7 @@ def test_an_unknown_model_names_those_there_are(model: Path, monkeypatch: pytest
 def test_manifests_are_toml() -> None:
     import tomllib
 
-    values = {"a": 1, "b": [1.5, True], "c": 'quo"te', "t": {"x": float("inf"), "odd key": {"y": "z"}}}
+    values = {"a": 1, "b": [1.5, True], "c": 'quo"te', "t": {"x": float("inf"), "odd key": {"y": "z", "two words": 2}}}
     assert tomllib.loads(to_toml(values)) == values
 
 

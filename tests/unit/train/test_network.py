@@ -12,13 +12,13 @@ from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.build import build
 from slurm_rl.domain.tables import World
 from slurm_rl.jit import kernel
-from slurm_rl.policy.checkpoint import find_model, flatten, load_model
+from slurm_rl.policy.checkpoint import find_model, flatten, load_model, unflatten
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT, digest
 from slurm_rl.policy.heuristics import BY_USER, LEARNED
 from slurm_rl.policy.network import HIDDEN, score_network
 from slurm_rl.policy.registry import PolicySpec
 from slurm_rl.traces.read import read_trace
-from slurm_rl.train.module import QueueNet, unflatten
+from slurm_rl.train.module import QueueNet
 from slurm_rl_sim.replay import find_cluster, parse_contenders, prepare, replay
 from slurm_rl_sim.simulation import Simulation
 from slurm_rl_sim.workload import requests_of

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from slurm_rl.errors import InputError
-from slurm_rl.policy.checkpoint import flatten, load_model, save_model
+from slurm_rl.policy.checkpoint import flatten, load_model, save_model, unflatten
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.train import ppo
 from slurm_rl.train.imitate import be_heuristic, learn_run_times, lessons_of, set_scales
-from slurm_rl.train.module import PARTS, QueueNet, unflatten
+from slurm_rl.train.module import PARTS, QueueNet
 from slurm_rl.train.ppo import Settings, Trainer, TrainingStopped, advantages, order_log_probability, ppo_loss
 from slurm_rl.train.recipe import train_model
 from slurm_rl.train.rollout import COSTS, play, reference_of
