@@ -53,8 +53,8 @@ def train(
     share: Annotated[float, typer.Option(min=0.05, max=1, help="Part of each trace's time to learn from.")] = 0.6,
     goals: Annotated[str, typer.Option(help="Weights of what is sought.")] = "bsld=1,wait=1,p99=1,max=0.5",
     starve_drain: Annotated[
-        float, typer.Option(min=0.1, help="A job that waited so many times the backlog's time goes first.")
-    ] = 3.0,
+        float, typer.Option(min=0.1, help="The model's cap: who waited so many times the backlog's time goes first.")
+    ] = 8.0,
     init_from: Annotated[str | None, typer.Option(help="Start from this model (a name or a directory).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the training in OUT.")] = False,
     executor: Annotated[str, typer.Option(help="local, or slurm: submit each seed's training as a job.")] = "local",

@@ -56,13 +56,14 @@ class Settings:
     search: SearchSettings = field(default_factory=SearchSettings)  # then search over the linear path
     without: tuple[str, ...] = ()  # parts of the network that are switched off (module.PARTS)
     goals: dict[str, float] = field(default_factory=lambda: dict(GOALS))  # of the search and the validation
-    starve_drain: float = 3.0  # the cap: a job that waited so many times the backlog's time goes first
+    starve_drain: float = 8.0  # the model's cap: a job that waited so many times the backlog's time goes first
     costs: dict[str, float] = field(default_factory=lambda: dict(COSTS))  # of PPO
     seed: int = 0
 
 
 # Mean queue beyond which a scene is left out where there are others: it would take as long to play as all of them.
 _LONGEST_QUEUE = 40.0
+SHORT_CAP = 3.0  # the cap in scenes, which end before the model's own would matter
 _DRAWS = 5  # of as many scenes, if nobody waits in the first ones
 _SHIFT = 100_000_007  # of their seeds
 
@@ -202,8 +203,8 @@ class Trainer:
         if not self._validation:
             first = 1_000_000_007  # whatever the seed: trainings of several seeds are compared
             self._validation = self.scenes(range(first, first + self.settings.validation))
-        net, drain = flatten(self.net.tensors()), self.settings.starve_drain
-        logs = list(self.threads.map(lambda pair: log_ratios(pair[0], pair[1], net, drain), self._validation))
+        net = flatten(self.net.tensors())
+        logs = list(self.threads.map(lambda pair: log_ratios(pair[0], pair[1], net, SHORT_CAP), self._validation))
         ratios = {name: math.exp(float(np.mean([row[name] for row in logs]))) for name in logs[0]}
         ratios["score"] = math.exp(float(np.mean([price(row, self.settings.goals) for row in logs])))
         return ratios
@@ -308,7 +309,7 @@ class Trainer:
                 threads=self.threads,
                 seed=s.seed,
                 goals=s.goals,
-                starve_drain=s.starve_drain,
+                starve_drain=SHORT_CAP,
                 report=lambda g, price: report(f"search {g + 1}/{s.search.generations}: {math.exp(price):.4f}"),
             )
             self.net.take(unflatten(net))

@@ -32,7 +32,7 @@ from slurm_rl.train.evaluation import OPPONENTS, before, compare, gap_closed, re
 from slurm_rl.train.fit import FIGURES, fit
 from slurm_rl.train.goals import GOALS, price
 from slurm_rl.train.module import PARTS, QueueNet
-from slurm_rl.train.ppo import Settings, Trainer
+from slurm_rl.train.ppo import SHORT_CAP, Settings, Trainer
 from slurm_rl.train.recipe import first_part
 from slurm_rl.train.rollout import Reference
 from slurm_rl.train.scenes import Scene, Source
@@ -254,7 +254,7 @@ def ablations(parts: list[str]) -> None:
             search=SearchSettings(generations=15), without=() if part == "nothing" else (part,),
         )  # fmt: skip
         trainer = Trainer(settings, [Source(first_part(trace, 0.6), cluster)], Path(tempfile.mkdtemp()))
-        judged(f"without {name}", trainer.run(lambda row: None), settings.starve_drain, scenes)
+        judged(f"without {name}", trainer.run(lambda row: None), SHORT_CAP, scenes)
 
 
 def estimator(model: Model) -> None:

@@ -21,6 +21,8 @@ from slurm_rl.policy.registry import PolicySpec, in_style, learned
 from slurm_rl.traces.generate import Workload, generate
 from slurm_rl.traces.native import write_native
 from slurm_rl.train.fit import AS_TRAINED, fit, save_fitted
+from slurm_rl.train.ppo import Settings
+from slurm_rl.train.recipe import BOOKING_SIZE, STYLES
 from slurm_rl_sim.replay import Contender, prepare
 from slurm_rl_sim.simulation import Simulation
 from tests.unit.train.test_evaluation import ROOT, call
@@ -173,7 +175,7 @@ def test_evaluate_fits_models_on_what_is_before_the_window(capsys: pytest.Captur
 
 def test_the_shipped_model_has_styles_for_gangs_and_for_small_jobs() -> None:
     model = load_model(ROOT / "models" / "default")
-    assert set(model.styles) == {"wide", "narrow"}
+    assert (model.styles, model.booking_size, model.starve_drain) == (STYLES, BOOKING_SIZE, Settings().starve_drain)
     assert model.styles["wide"]["size"] > 0 > model.styles["narrow"]["size"]
     policy = learned(model)
     assert math.isfinite(in_style(policy, "wide").starve_drain)
