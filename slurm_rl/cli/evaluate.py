@@ -59,23 +59,18 @@ def evaluate(
     names = [*policy.split(","), *(OPPONENTS if opponents else ())]
     contenders = parse_contenders(names, backfill)
     (first,) = parse_contenders(base, backfill)
-    weights, styles, early = None, {}, before(jobs, span)
+    weights, styles, fitted, early = None, {}, {}, before(jobs, span)
     if tune and early is not None:
         weights = tuned_weights(prepare(early, where, seed=seed), backfill, placement)
-        for place, contender in enumerate(contenders):
+        for contender in dict.fromkeys([first, *contenders]):
             if contender.policy.styles:
+                rules = (contender.backfill, placement)
                 with progress(as_json) as on_progress:
-                    found = fit(
-                        contender.policy,
-                        early,
-                        where,
-                        backfill=contender.backfill,
-                        placement=placement,
-                        seed=seed,
-                        on_progress=on_progress,
-                    )
-                styles[contender.policy.name] = found.style
-                contenders[place] = replace(contender, policy=found.policy)
+                    found = fit(contender.policy, early, where, *rules, seed=seed, on_progress=on_progress)
+                own = "" if contender.backfill == backfill else f"+{contender.backfill}"
+                styles[contender.policy.name + own] = found.style
+                fitted[contender] = replace(contender, policy=found.policy)
+        first, contenders = fitted.get(first, first), [fitted.get(c, c) for c in contenders]
     with progress(as_json) as on_progress:
         standings = compare(
             jobs,

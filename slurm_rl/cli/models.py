@@ -128,12 +128,13 @@ def fit_model(
     from slurm_rl.cli.train import read_sources
     from slurm_rl.config import load
     from slurm_rl.errors import InputError
-    from slurm_rl.policy.checkpoint import find_model, load_model
+    from slurm_rl.policy.checkpoint import check_place, find_model, load_model
     from slurm_rl.policy.registry import learned
     from slurm_rl.train.fit import fit, save_fitted
 
     if from_slurm == (trace is not None):
         raise InputError("give either --from-slurm or --trace FILE")
+    check_place(out)
     model = load_model(find_model(name))
     if not model.styles:
         raise InputError(f"{model.name} has no styles to choose from", remedy="fit another, or retrain it")

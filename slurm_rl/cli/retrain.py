@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _HELP = """Learn from a site's own history: split it by time, train on the first part, evaluate on the rest.
 
-Writes a candidate model with its scores; nothing is switched on. `slurm-rl models promote DIR` does that, after a gate.
+The candidate takes the style that suits the first part best, and is written with its scores; nothing is switched on.
+`slurm-rl models promote DIR` does that, after a gate.
 
 Examples:
 
@@ -77,7 +78,6 @@ def retrain(
         jobs=min(jobs, max(len(history) // 2, 100)),
         generated=0.25,
         search=SearchSettings(generations=generations),
-        starve_drain=start.starve_drain if start is not None else Settings().starve_drain,
         seed=seed,
     )
     began = time.monotonic()

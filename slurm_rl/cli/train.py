@@ -53,8 +53,11 @@ def train(
     share: Annotated[float, typer.Option(min=0.05, max=1, help="Part of each trace's time to learn from.")] = 0.6,
     goals: Annotated[str, typer.Option(help="Weights of what is sought.")] = "bsld=1,wait=1,p99=1,max=0.5",
     starve_drain: Annotated[
-        float, typer.Option(min=0.1, help="The model's cap: who waited so many times the backlog's time goes first.")
-    ] = 8.0,
+        float | None,
+        typer.Option(
+            min=0.1, help="The model's cap: who waited so many backlogs goes first; default: 8, or as before."
+        ),
+    ] = None,
     init_from: Annotated[str | None, typer.Option(help="Start from this model (a name or a directory).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the training in OUT.")] = False,
     executor: Annotated[str, typer.Option(help="local, or slurm: submit each seed's training as a job.")] = "local",
@@ -91,7 +94,6 @@ def train(
         lessons=lessons,
         search=SearchSettings(generations=generations),
         goals=read_goals(goals),
-        starve_drain=starve_drain,
         seed=seed,
     )
     start = load_model(find_model(init_from)) if init_from else None
@@ -107,6 +109,7 @@ def train(
             share=share,
             resume=resume,
             start=start,
+            starve_drain=starve_drain,
             report=reporter(settings, began, as_json),
             say=say,
         )

@@ -20,7 +20,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from slurm_rl.domain.arrays import Array
-from slurm_rl.errors import ModelError
+from slurm_rl.errors import InputError, ModelError
 from slurm_rl.policy.features import JOB_FEATURES, VERSION, digest
 from slurm_rl.policy.network import LAYOUT
 
@@ -170,6 +170,12 @@ def unflatten(net: Array) -> dict[str, Array]:
     return tensors
 
 
+def check_place(path: Path) -> None:
+    """Refuses to put a model where something else lies: what is there would be lost."""
+    if path.exists() and not (path / MANIFEST).is_file():
+        raise InputError("is there, and is no model", file=str(path), remedy="give another directory")
+
+
 def save_model(
     path: Path,
     tensors: Mapping[str, Array],
@@ -180,6 +186,7 @@ def save_model(
 ) -> Model:
     """Writes a model beside its place, checks it, and only then puts it there; an older one is replaced whole."""
     path = Path(path)
+    check_place(path)
     raw = save_tensors({name: np.ascontiguousarray(tensors[name], dtype=np.float32) for name in LAYOUT})
     full: dict[str, Any] = {k: v for k, v in manifest.items() if not isinstance(v, Mapping)}
     full |= {k: v for k, v in manifest.items() if isinstance(v, Mapping)}

@@ -56,7 +56,6 @@ class Settings:
     search: SearchSettings = field(default_factory=SearchSettings)  # then search over the linear path
     without: tuple[str, ...] = ()  # parts of the network that are switched off (module.PARTS)
     goals: dict[str, float] = field(default_factory=lambda: dict(GOALS))  # of the search and the validation
-    starve_drain: float = 8.0  # the model's cap: a job that waited so many times the backlog's time goes first
     costs: dict[str, float] = field(default_factory=lambda: dict(COSTS))  # of PPO
     seed: int = 0
 

@@ -12,13 +12,14 @@ import numpy as np
 
 from slurm_rl import __version__
 from slurm_rl.domain.cluster import Cluster
-from slurm_rl.policy.checkpoint import Model, save_model, unflatten
+from slurm_rl.policy.checkpoint import STARVE_DRAIN, Model, save_model, unflatten
 from slurm_rl.traces.trace import Trace
 from slurm_rl.train.ppo import Settings, Trainer
 from slurm_rl.train.scenes import Source
 
 # What training does not find: it plays short workloads, and no feature tells the backfill rule or the kind of site. How
 # these were chosen is in docs/learning.md; a model hands its own on to what is trained from it.
+CAP = 8.0  # a job that waited so many times the backlog's time goes first
 BOOKING_SIZE = -1.18  # added to the weight of the size under rules that book nodes for many jobs
 STYLES = {"wide": {"size": 1.4, "age": 0.8, "starve_drain": 2.0}, "narrow": {"size": -0.8}}
 
@@ -37,6 +38,7 @@ def train_model(
     share: float = 0.6,
     resume: bool = False,
     start: Model | None = None,
+    starve_drain: float | None = None,
     manifest: dict[str, Any] | None = None,
     report: Callable[[dict[str, float]], None] = lambda row: None,
     say: Callable[[str], None] = lambda text: None,
@@ -67,11 +69,13 @@ def train_model(
         "scores": {f"validation_{k}": round(v, 4) for k, v in trainer.best_ratios.items()},
         "traces": {t.name: {"jobs": len(t), "sha256": fingerprint(t)} for t, _ in sources},
     }
-    styles = STYLES if start is None else start.styles
+    styles, policy = STYLES, {STARVE_DRAIN: CAP, "booking_size": BOOKING_SIZE}
+    if start is not None:
+        styles, policy = start.styles, start.policy
     if styles:
         made["styles"] = styles
-    booking_size = BOOKING_SIZE if start is None else start.booking_size
-    policy = {"starve_drain": settings.starve_drain, "booking_size": booking_size}
+    if starve_drain is not None:
+        policy = policy | {STARVE_DRAIN: starve_drain}
     return save_model(out / "model", unflatten(net), made | (manifest or {}), **policy)
 
 

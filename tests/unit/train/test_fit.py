@@ -21,8 +21,7 @@ from slurm_rl.policy.registry import PolicySpec, in_style, learned
 from slurm_rl.traces.generate import Workload, generate
 from slurm_rl.traces.native import write_native
 from slurm_rl.train.fit import AS_TRAINED, fit, save_fitted
-from slurm_rl.train.ppo import Settings
-from slurm_rl.train.recipe import BOOKING_SIZE, STYLES
+from slurm_rl.train.recipe import BOOKING_SIZE, CAP, STYLES
 from slurm_rl_sim.replay import Contender, prepare
 from slurm_rl_sim.simulation import Simulation
 from tests.unit.train.test_evaluation import ROOT, call
@@ -152,6 +151,12 @@ def test_the_command_fits_to_a_trace(capsys: pytest.CaptureFixture[str], tmp_pat
     assert code == InputError.exit_code
     assert "either --from-slurm or --trace" in str(value)
     assert not (tmp_path / "none").exists()
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
+    code, value = call(capsys, "models", "fit", str(model.path), *options[:-1], str(tmp_path / "thesis"))
+    assert code == InputError.exit_code
+    assert "is no model" in str(value)
+    assert (tmp_path / "thesis" / "chapter.tex").read_text() == "years of work"
 
 
 def test_evaluate_fits_models_on_what_is_before_the_window(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -167,6 +172,11 @@ def test_evaluate_fits_models_on_what_is_before_the_window(capsys: pytest.Captur
     assert value["styles"] == {f"rl:{model.path}": "short"}
     _, fitted, short = value["standings"]
     assert fitted["mean"] == short["mean"]  # in that style it is the other one
+    one = ["--trace", str(tmp_path / "t.csv"), "--no-opponents", "--replicates", "1", "--window", "0.5:1"]
+    code, value = call(capsys, "evaluate", *one, "--policy", f"rl:{plain.path}", "--base", f"rl:{model.path}")
+    assert isinstance(value, dict)
+    assert value["styles"] == {f"rl:{model.path}": "short"}  # what ratios refer to is fitted as well
+    assert [s["ratio"]["mean_bsld"] for s in value["standings"]] == [1.0, 1.0]
     code, value = call(capsys, "evaluate", *options, "--window", "0.5:1", "--no-tune")
     assert isinstance(value, dict)
     assert value["styles"] == {}
@@ -175,7 +185,7 @@ def test_evaluate_fits_models_on_what_is_before_the_window(capsys: pytest.Captur
 
 def test_the_shipped_model_has_styles_for_gangs_and_for_small_jobs() -> None:
     model = load_model(ROOT / "models" / "default")
-    assert (model.styles, model.booking_size, model.starve_drain) == (STYLES, BOOKING_SIZE, Settings().starve_drain)
+    assert (model.styles, model.booking_size, model.starve_drain) == (STYLES, BOOKING_SIZE, CAP)
     assert model.styles["wide"]["size"] > 0 > model.styles["narrow"]["size"]
     policy = learned(model)
     assert math.isfinite(in_style(policy, "wide").starve_drain)

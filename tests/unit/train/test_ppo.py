@@ -19,7 +19,7 @@ from slurm_rl.train import ppo
 from slurm_rl.train.imitate import be_heuristic, learn_run_times, lessons_of, set_scales
 from slurm_rl.train.module import PARTS, QueueNet
 from slurm_rl.train.ppo import Settings, Trainer, TrainingStopped, advantages, order_log_probability, ppo_loss
-from slurm_rl.train.recipe import BOOKING_SIZE, STYLES, train_model
+from slurm_rl.train.recipe import BOOKING_SIZE, CAP, STYLES, train_model
 from slurm_rl.train.rollout import COSTS, play, reference_of
 from slurm_rl.train.scenes import draw_scene
 from slurm_rl.train.search import SearchSettings, log_ratios, search
@@ -116,11 +116,13 @@ def test_the_start_is_the_heuristic_and_run_times_are_learned(tmp_path: Path) ->
 
 def test_a_new_model_gets_the_usual_styles_and_one_that_is_trained_further_keeps_its_own(tmp_path: Path) -> None:
     first = train_model(TINY, [], tmp_path / "first")
-    assert (first.booking_size, first.styles, first.starve_drain) == (BOOKING_SIZE, STYLES, TINY.starve_drain)
+    assert (first.booking_size, first.styles, first.starve_drain) == (BOOKING_SIZE, STYLES, CAP)
     manifest = dict(first.manifest) | {"styles": {"mine": {"age": 1.0}}}
-    given = save_model(tmp_path / "given", unflatten(first.net), manifest, booking_size=-0.5)
+    given = save_model(tmp_path / "given", unflatten(first.net), manifest, booking_size=-0.5, starve_drain=2.5)
     again = train_model(replace(TINY, iterations=0), [], tmp_path / "next", start=given)
-    assert (again.booking_size, again.styles) == (-0.5, {"mine": {"age": 1.0}})
+    assert (again.booking_size, again.styles, again.starve_drain) == (-0.5, {"mine": {"age": 1.0}}, 2.5)
+    other = train_model(replace(TINY, iterations=0), [], tmp_path / "other", start=given, starve_drain=4.0)
+    assert other.starve_drain == 4.0
 
 
 def test_scenes_know_less_than_traces_and_limits_hold_their_runs() -> None:
