@@ -104,6 +104,7 @@ POOL = np.dtype(
         ("both_known", "i8"),  # whether the view BOTH is up to date
         ("planned", "i8"),  # whether EASY's reservation still stands
         ("due", "i8"),  # whether a backfill cycle is due at the next tick
+        ("cpu_only", "i8"),  # 1: none of its nodes has a GPU
     ],
     align=True,
 )
@@ -176,6 +177,7 @@ SCALARS = [
     ("starve_factor", "f8"),  # … if it has also waited this many times its estimate
     ("starve_drain", "f8"),  # … or if it has waited this many times as long as its pool's backlog takes to drain
     # A network's:
+    ("booking_size", "f8"),  # added to its weight of the size in pools without GPUs
     ("observation", "i8"),  # counts observations of queues
     ("drain", "f8"),  # seconds that the observed pool's backlog takes
     ("temperature", "f8"),  # > 0: orders are drawn (Plackett-Luce), for training

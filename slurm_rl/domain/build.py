@@ -121,6 +121,7 @@ def build(requests: Requests, cluster: Cluster, *, learn: bool = True, speeds: S
     groups = _groups(requests, shapes["volume"][shape_of], jobs["group"]) if learn else 0
     pools = np.zeros(count, dtype=POOL)
     pools["volume"] = np.maximum(np.where(pool_gpus > 0, pool_gpus, pool_cpus), 1.0)
+    pools["cpu_only"] = pool_gpus == 0
     pools["first_node"], pools["last_node"] = part.pool_nodes[:-1], part.pool_nodes[1:]
     pools["cursor"] = pools["first_node"]
     per_pool = np.bincount(shapes["pool"][shape_of], minlength=count)

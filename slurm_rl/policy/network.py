@@ -14,7 +14,7 @@ import numpy as np
 from slurm_rl.domain import tables as t
 from slurm_rl.domain.arrays import Record
 from slurm_rl.jit import kernel
-from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT
+from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT
 from slurm_rl.policy.simd import add_product, dot
 
 HIDDEN, CONTEXT = 32, 16
@@ -45,7 +45,7 @@ _JOB_SHIFT, _JOB_SCALE, _POOL_SHIFT, _POOL_SCALE = (
 _ENCODE, _ENCODE_BIAS, _ATTEND = AT["encode"], AT["encode_bias"], AT["attend"]
 _GATHER, _GATHER_BIAS = AT["gather"], AT["gather_bias"]
 _MIX, _INFORM, _MIX_BIAS, _OUT, _SKIP = AT["mix"], AT["inform"], AT["mix_bias"], AT["out"], AT["skip"]
-
+_SIZE = JOB_FEATURES.index("size")
 
 _encode = add_product(JOB_COUNT, HIDDEN)
 _mix = add_product(HIDDEN, HIDDEN)
@@ -92,6 +92,14 @@ def score_network(w: Record, count: int) -> None:
         for o in range(HIDDEN):
             z[o] = max(z[o], zero)
         scores[i] += _weigh(z, 0, net, _OUT)
+
+
+@kernel
+def count_size(w: Record, count: int) -> None:
+    """Adds `booking_size` to the linear path's weight of the size; what is the same for all jobs is left out."""
+    weight = w.booking_size * t.net(w)[_JOB_SCALE + _SIZE]
+    for i in range(count):
+        t.scores(w)[i] += weight * t.features(w)[i, _SIZE]
 
 
 @kernel

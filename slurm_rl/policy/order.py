@@ -16,7 +16,7 @@ from slurm_rl.jit import inlined, kernel
 from slurm_rl.policy.estimate import refresh
 from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT, observe
 from slurm_rl.policy.heuristics import GIVEN, LEARNED, multifactor_priority, score_job
-from slurm_rl.policy.network import score_network
+from slurm_rl.policy.network import count_size, score_network
 from slurm_rl.policy.sorting import sort_by_score
 
 
@@ -46,6 +46,8 @@ def score_queue(w: Record, now: float, queue: np.ndarray, count: int) -> None:
     """What a network says of the first `count` jobs of a queue, into the table `scores`."""
     observe(w, now, queue, count)
     score_network(w, count)
+    if w.booking_size != 0.0 and t.pools(w).cpu_only[t.shapes(w).pool[np.int64(t.jobs(w).request[queue[0]])]]:
+        count_size(w, count)
     if w.temperature > 0.0:
         _perturb(w, count)
 

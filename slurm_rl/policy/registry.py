@@ -40,7 +40,7 @@ class PolicySpec:
     starve_age: float = math.inf
     starve_factor: float = 0.0
     starve_drain: float = math.inf
-    booking_size: float = 0.0  # added to a network's weight of `size` under rules that book nodes for many jobs
+    booking_size: float = 0.0  # added to a network's weight of `size` where wide jobs cost most: see `booked`
     styles: Mapping[str, Mapping[str, float]] = field(default_factory=dict, repr=False, compare=False)
     net: Array | None = field(default=None, repr=False, compare=False)  # a network's weights, in the order of LAYOUT
     digest: str = ""  # … and their sha256
@@ -96,7 +96,8 @@ def booked(policy: PolicySpec) -> PolicySpec:
     """The policy as it is under a backfill rule that books nodes for many jobs, as Slurm's own does.
 
     A wide job that is booked early keeps nodes from all behind it for as long as its limit says; so its size counts for
-    more there than where only the first job has a reservation.
+    more there than where only the first job has a reservation. In pools without GPUs, whose jobs are the widest, it
+    does under every rule (`score_queue`).
     """
     if policy.net is None or not policy.booking_size:
         return policy
@@ -132,6 +133,7 @@ def settings_for(
         "starve_age": policy.starve_age,
         "starve_factor": policy.starve_factor,
         "starve_drain": policy.starve_drain,
+        "booking_size": policy.booking_size,
         "max_age": 7 * DAY,
         "half_life": 7 * DAY,
         "calc_period": 300.0,

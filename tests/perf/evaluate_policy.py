@@ -2,6 +2,7 @@
 
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy table BACKFILL [REPLICATES] [WORKLOAD,…]
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy development [BACKFILL] [REPLICATES] [MODEL[:SIZE],…]
+PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy stretches [BACKFILL] [REPLICATES] [MODEL[:SIZE],…]
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy styles [BACKFILL] [SEEDS]
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy controls
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy ablations [PART,…]
@@ -117,12 +118,7 @@ def development_traces() -> Iterator[tuple[str, Trace, Cluster, str]]:
         busy = float((np.maximum(part.run_time, 0) * part.num_gpus).sum()) / (last - first)
         nodes = max(int(busy / 0.9 / 8), math.ceil(part.num_gpus.max() / 8), 8)
         yield f"itp {name}", part, Cluster(name, (NodeClass(nodes, gpus=8, partition=name),)), "0.3:1"
-    path = TRACES / "pwa_ricc_2010.csv.gz"
-    ricc = read_trace(path)
-    cluster = find_cluster(ricc, path, None)
-    for day in (45, 70, 95, 120):
-        days = (ricc.submit_time > day * DAY) & (ricc.submit_time < (day + 8) * DAY)
-        yield f"ricc, day {day}", ricc.take(np.flatnonzero(days)), cluster, "0.3:1"
+    yield from stretches(45, 70, 95, 120)
     cedar = read_trace(TRACES / "drac_cedar_2021_queued.csv.gz")
     cedar = cedar.take(np.flatnonzero((cedar.num_gpus == 0) & (cedar.run_time >= 0)))
     first, last = cedar.span()
@@ -133,11 +129,23 @@ def development_traces() -> Iterator[tuple[str, Trace, Cluster, str]]:
     yield "cedar", cedar, Cluster("cedar", (NodeClass(nodes, cpus=32, mem_gb=1e5),)), "0.3:0.6"
 
 
-def development(policies: list[PolicySpec], backfill: str, replicates: int) -> None:
-    """Policies on the development traces, as log ratios to the first of them; each trace counts as much."""
+def stretches(*first_days: int) -> Iterator[tuple[str, Trace, Cluster, str]]:
+    """Eight days of RICC each."""
+    path = TRACES / "pwa_ricc_2010.csv.gz"
+    ricc = read_trace(path)
+    cluster = find_cluster(ricc, path, None)
+    for day in first_days:
+        days = (ricc.submit_time > day * DAY) & (ricc.submit_time < (day + 8) * DAY)
+        yield f"ricc, day {day}", ricc.take(np.flatnonzero(days)), cluster, "0.3:1"
+
+
+def development(
+    policies: list[PolicySpec], backfill: str, replicates: int, traces: Iterator[tuple[str, Trace, Cluster, str]]
+) -> None:
+    """Policies on several traces, as log ratios to the first of them; each trace counts as much."""
     shown = FIGURES
     logs: dict[str, list[Array]] = {p.name: [] for p in policies}
-    for name, trace, cluster, share in development_traces():
+    for name, trace, cluster, share in traces:
         window = window_of(trace, share)
         contenders, early = list(policies), before(trace, window)
         for place, policy in enumerate(policies):
@@ -284,10 +292,11 @@ def main(what: str, *rest: str) -> None:
         table(model, rest[0], int(rest[1]) if len(rest) > 1 else 3, names)
     elif what == "controls":
         controls(model)
-    elif what == "development":
+    elif what in ("development", "stretches"):
         policies = [parse_policy(name) for name in ("sjf-age@user", "fcfs", "sjf@user", "saf@user", "wfp3@user")]
         policies += [variant(model) for model in (rest[2].split(",") if len(rest) > 2 else ["default"])]
-        development(policies, rest[0] if rest else "easy", int(rest[1]) if len(rest) > 1 else 3)
+        traces = development_traces() if what == "development" else stretches(2, 11, 36, 54, 79, 104, 130, 140)
+        development(policies, rest[0] if rest else "easy", int(rest[1]) if len(rest) > 1 else 3, traces)
     elif what == "styles":
         styles(learned(model), rest[0] if rest else "easy", int(rest[1]) if len(rest) > 1 else 8)
     elif what == "ablations":

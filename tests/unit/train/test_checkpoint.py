@@ -19,7 +19,7 @@ from slurm_rl.policy.features import JOB_FEATURES
 from slurm_rl.policy.network import LAYOUT
 from slurm_rl.policy.registry import PolicySpec, booked, parse_policy
 from slurm_rl.traces.generate import Workload, generate
-from slurm_rl_sim.replay import prepare
+from slurm_rl_sim.replay import Prepared, prepare
 from slurm_rl_sim.simulation import Simulation
 
 CLUSTER = Cluster("small", (NodeClass(6, "V100", 4, 16, 64.0, "gpu", 1.0),))
@@ -141,17 +141,19 @@ def test_manifests_are_toml() -> None:
     assert tomllib.loads(to_toml(values)) == values
 
 
-def test_under_rules_that_book_nodes_a_jobs_size_counts_for_more(tmp_path: Path) -> None:
-    """`slurm` and `conservative` play another network than `easy`: the same one with another weight of the size."""
+def test_where_nodes_are_booked_and_where_there_are_no_gpus_a_jobs_size_counts_for_more(tmp_path: Path) -> None:
+    """`slurm` and `conservative` play the same network with another weight of the size; `easy`, on CPUs alone."""
     path = tmp_path / "mine"
     save_model(path, some_tensors(), {"algorithm": "ppo"}, booking_size=-20.0)
     policy = parse_policy(f"rl:{path}")
     tensors = some_tensors()
     tensors["skip"][JOB_FEATURES.index("size")] -= 20.0
     by_hand = replace(policy, net=flatten(tensors), booking_size=0.0)
-    prepared = prepare(generate(Workload(jobs=300, days=1, load=1.3, seed=1), CLUSTER), CLUSTER)
+    on_gpus = prepare(generate(Workload(jobs=300, days=1, load=1.3, seed=1), CLUSTER), CLUSTER)
+    cpus = Cluster("cpus", (NodeClass(8, cpus=32, mem_gb=128.0),))
+    without = prepare(generate(Workload(jobs=300, days=1, load=1.3, seed=1), cpus), cpus)
 
-    def starts(spec: PolicySpec, backfill: str) -> Array:
+    def starts(spec: PolicySpec, backfill: str, prepared: Prepared = on_gpus) -> Array:
         simulation = Simulation(prepared.workload, prepared.trace.run_time, spec, backfill=backfill)
         simulation.run()
         found: Array = simulation.world["live"]["start"].copy()
@@ -161,6 +163,9 @@ def test_under_rules_that_book_nodes_a_jobs_size_counts_for_more(tmp_path: Path)
         assert np.array_equal(starts(policy, backfill), starts(by_hand, backfill))
     assert np.array_equal(starts(policy, "easy"), starts(replace(policy, booking_size=0.0), "easy"))
     assert not np.array_equal(starts(policy, "easy"), starts(by_hand, "easy"))
+    plain = starts(replace(policy, booking_size=0.0), "easy", without)
+    assert np.array_equal(starts(policy, "easy", without), starts(by_hand, "easy", without))
+    assert not np.array_equal(starts(policy, "easy", without), plain)
 
 
 def test_a_live_policy_goes_by_slurms_own_backfill(tmp_path: Path) -> None:
