@@ -20,7 +20,7 @@ from slurm_rl.train.scenes import Source
 # What training does not find: it plays short workloads, and no feature tells the backfill rule or the kind of site. How
 # these were chosen is in docs/learning.md; a model hands its own on to what is trained from it.
 CAP = 8.0  # a job that waited so many times the backlog's time goes first
-BOOKING_SIZE = -1.18  # added to the weight of the size under rules that book nodes for many jobs
+BOOKING_SIZE = -1.18  # added to the weight of the size where nodes are booked for many, and in pools without GPUs
 STYLES = {"wide": {"size": 1.4, "age": 0.8, "starve_drain": 2.0}, "narrow": {"size": -0.8}}
 
 
