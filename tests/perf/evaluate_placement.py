@@ -17,16 +17,19 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
+from scipy.optimize import linprog
 
 from slurm_rl.cli.app import main as slurm_rl
 from slurm_rl.domain.cluster import Cluster, read_cluster
 from slurm_rl.place.defer import Deferral
 from slurm_rl.place.plan import Settings
 from slurm_rl.place.problem import Weights
+from slurm_rl.place.running import holds
 from slurm_rl.place.speed import SpeedMatrix
 from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.trace import Labels, make_trace
 from slurm_rl_sim.replay import Prepared, parse_contenders, prepare, replay
+from slurm_rl_sim.simulation import Simulation
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACES = ROOT.parent / "shared" / "traces"
@@ -35,7 +38,6 @@ OURS = ("mip", "mip --defer")
 COMPARED = ("mean_jct", "mean_wait", "p99_wait")
 FIGURES = (*COMPARED, "killed", "energy_kwh")
 LOAD = 0.95
-DENSER = 1.2  # arrivals of Venus where jobs have classes: most of openb is faster for some of them
 # openb's types, its two anonymous ones as what they are taken for (G2: A10, G3: A100), V100 = 1.
 SPEED = {"G2": 0.9, "G3": 2.0, "T4": 0.45, "P100": 0.55, "V100M16": 1.0, "V100M32": 1.0, "A10": 0.9}
 # PAI's types on openb: MISC takes any, V100 takes what is of its class or better.
@@ -107,26 +109,56 @@ def hetero(seed: int) -> Prepared:
         return prepare(read_trace(trace), read_cluster(cluster))
 
 
-def with_classes(prepared: Prepared, seed: int, *, denser: float = 1.0) -> Prepared:
-    """The same jobs, each of one of four classes that profit differently from GPU types; users have their own mix."""
+def load(prepared: Prepared) -> float:
+    """The least share of its time for which the busiest GPU type is held, however the work is shared out over types."""
+    policy = parse_contenders("fcfs", "easy")[0].policy
+    world = Simulation(prepared.workload, prepared.trace.run_time, policy).world
+    shapes, nodes = world["shapes"], world["nodes"]
+    speed = world["speed"][shapes["row"]]
+    groups, types = speed.shape
+    gpu_seconds = np.bincount(world["jobs"]["request"], weights=world["work"], minlength=groups) * shapes["units"]
+    seconds = (gpu_seconds * shapes["gpu"])[:, None] / speed
+    has = np.bincount(nodes["type"], weights=nodes["gpu"], minlength=types) * np.ptp(prepared.trace.submit_time)
+    group, kind = np.nonzero(holds(world, types) & (seconds > 0))
+    one = np.arange(len(group))
+    # Shares of groups on types, and last the load: each group is shared out, and no type is held for more than that.
+    held = np.zeros((types, len(group) + 1))
+    held[kind, one], held[:, -1] = seconds[group, kind], -has
+    whole = np.zeros((groups, len(group) + 1))
+    whole[group, one] = 1.0
+    goal = np.append(np.zeros(len(group)), 1.0)
+    there = whole.any(axis=1)
+    found = linprog(goal, A_ub=held, b_ub=np.zeros(types), A_eq=whole[there], b_eq=np.ones(int(there.sum())))
+    return float(found.fun)
+
+
+def with_classes(prepared: Prepared, seed: int, *, rescale: bool = False) -> Prepared:
+    """The same jobs, each of one of four classes that profit differently from GPU types; users have their own mix.
+
+    `rescale`: arrivals are made denser or thinner until the load is LOAD again.
+    """
     rng = np.random.default_rng(1000 + seed)
     trace, names = prepared.trace, list(CLASSES)
     users = trace.user.strings()
     mix = {user: rng.dirichlet(np.full(len(names), 0.5)) for user in sorted(set(users))}
     name = [names[rng.choice(len(names), p=mix[user])] for user in users]
-    trace = replace(trace, submit_time=(trace.submit_time / denser).astype(np.int64), job_name=Labels.of(name))
+    trace = replace(trace, job_name=Labels.of(name))
     speeds = {n: {kind: CLASSES[n][ALIKE.get(kind, kind)] for kind in prepared.cluster.gpu_types} for n in names}
     matrix = SpeedMatrix(
         {c.gpu_type: c.speed for c in prepared.cluster.classes if c.gpus},
         {(user, n): speeds[n] for user in mix for n in names},
     )
-    return prepare(trace, prepared.cluster, seed=seed, speeds=matrix)
+    prepared = prepare(trace, prepared.cluster, seed=seed, speeds=matrix)
+    if rescale:
+        trace = replace(trace, submit_time=(trace.submit_time * (load(prepared) / LOAD)).astype(np.int64))
+        prepared = prepare(trace, prepared.cluster, seed=seed, speeds=matrix)
+    return prepared
 
 
 WORKLOADS: dict[str, Callable[[int], Prepared]] = {
     "venus on openb": venus_on_openb,
     "hetero": hetero,
-    "venus on openb, classes": lambda seed: with_classes(venus_on_openb(seed), seed, denser=DENSER),
+    "venus on openb, classes": lambda seed: with_classes(venus_on_openb(seed), seed, rescale=True),
     "hetero, classes": lambda seed: with_classes(hetero(seed), seed),
 }
 
