@@ -57,11 +57,11 @@ def a_simulation(trace: Trace, policy: str, **options: object) -> Simulation:
 
 
 def a_policy(name: str) -> PolicySpec:
-    """A policy by its name; `learned`: a network of random weights that promotes whoever waited too long."""
+    """A policy by its name; `learned`: a network of random weights, small jobs first on CPUs, with a cap."""
     if name != "learned":
         return parse_policy(name)
     net = np.random.default_rng(5).normal(size=LENGTH).astype(np.float32) * np.float32(0.1)
-    return PolicySpec("learned", LEARNED, BY_USER, starve_drain=2.0, net=net)
+    return PolicySpec("learned", LEARNED, BY_USER, starve_drain=2.0, booking_size=-1.0, net=net)
 
 
 @pytest.mark.parametrize("backfill", ["none", "firstfit", "easy", "conservative", "slurm"])
