@@ -2,8 +2,9 @@
 
 Sites differ in what pays. Where gangs are a large part of the pool and limits are loose, it pays to let them start
 early; on a wide machine for jobs of every size, the small ones. A model's manifest has a style for each, a few changes
-of its linear path and its cap. Replays are chaotic: of the styles within one standard error of the best one, that with
-the shortest longest wait is taken, and the model stays as trained where that would bring little.
+of its linear path and its cap. Replays are chaotic: of the styles that are behind the best one by no more than the
+standard error of that difference, the one with the shortest longest wait is taken, and the model stays as trained where
+that would bring little.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from slurm_rl_sim.replay import Contender, Prepared, prepare, replay
 AS_TRAINED = "as trained"
 FIGURES = {"bsld": "mean_bsld", "wait": "mean_wait", "p99": "p99_wait", "max": "max_wait"}
 _REPLICATES = 12
-# To leave the model as trained, a style must be so much better, in logarithms, beyond one standard error …
+# To replace the model as trained, a style must be so much better, in logarithms, beyond one standard error …
 _GAIN = 0.03
 _SHORTER = 0.1  # … or, where it is as good, have a longest wait that is so much shorter
 
@@ -80,8 +81,8 @@ def fit(
     }  # fmt: skip
     mean = {name: float(p.mean()) for name, p in prices.items()}
     best = min(mean, key=lambda name: mean[name])
-    enough = mean[best] + float(prices[best].std(ddof=1)) / math.sqrt(replicates)
-    good = [name for name in choices if mean[name] <= enough + _GAIN * (name == AS_TRAINED)]
+    error = {name: float((p - prices[best]).std(ddof=1)) / math.sqrt(replicates) for name, p in prices.items()}
+    good = [name for name in choices if mean[name] <= mean[best] + error[name] + _GAIN * (name == AS_TRAINED)]
     longest = {name: float(np.mean([r["max"] for r in rows[name]])) for name in good}
     chosen = min(good, key=lambda name: longest[name] - _SHORTER * (name == AS_TRAINED))
     return Fit(chosen, choices[chosen], {name: math.exp(value) for name, value in mean.items()})

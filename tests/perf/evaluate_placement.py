@@ -2,6 +2,7 @@
 
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_placement [SEEDS] [POLICY] [WORKLOAD]
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_placement weights [SEEDS]
+PYTHONPATH=tests .venv/bin/python -m perf.evaluate_placement orders [SEEDS] [WORKLOAD]
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from unittest.mock import patch
 
 import numpy as np
 from scipy.optimize import linprog
+from scipy.stats import t as student
 
 from slurm_rl.cli.app import main as slurm_rl
 from slurm_rl.domain.cluster import Cluster, read_cluster
@@ -28,7 +30,9 @@ from slurm_rl.place.running import holds
 from slurm_rl.place.speed import SpeedMatrix
 from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.trace import Labels, make_trace
+from slurm_rl_sim.metrics import metrics
 from slurm_rl_sim.replay import Prepared, parse_contenders, prepare, replay
+from slurm_rl_sim.result import result_of
 from slurm_rl_sim.simulation import Simulation
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,7 +56,7 @@ CLASSES = {
     "input": {"A100": 1.0, "V100": 1.0, "A10": 1.0, "T4": 1.0, "P100": 1.0},
 }
 ALIKE = {"G2": "A10", "G3": "A100", "V100M16": "V100", "V100M32": "V100"}
-_T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
+SIZES = ((1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 1 << 30))  # GPUs of a job
 
 
 def venus_on_openb(seed: int) -> Prepared:
@@ -166,7 +170,7 @@ WORKLOADS: dict[str, Callable[[int], Prepared]] = {
 def interval(ratios: list[float]) -> str:
     """The geometric mean of ratios as a change in percent, with its 95% confidence interval."""
     logs = np.log(ratios)
-    mean, half = float(logs.mean()), _T95[len(logs)] * float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    mean, half = float(logs.mean()), float(student.ppf(0.975, len(logs) - 1) * logs.std(ddof=1)) / math.sqrt(len(logs))
     low, middle, high = (100 * (math.exp(x) - 1) for x in (mean - half, mean, mean + half))
     return f"{middle:+.1f}% [{low:+.1f}, {high:+.1f}]"
 
@@ -197,7 +201,41 @@ def weights(seeds: int) -> None:
             print("   against what is shipped: " + ", ".join(f"{k} {interval(v)}" for k, v in ratio.items()))
 
 
+def orders(seeds: int, name: str) -> None:
+    """What it brings if jobs of one size do not take the fastest GPU type that has room: `greedy`, jobs alike."""
+    found: dict[str, list[float]] = {}
+    for seed in range(100, 100 + seeds):
+        prepared = WORKLOADS[name](seed)
+        as_it_is = _ordered(prepared, None, fastest_last=False)
+        for size in SIZES:
+            for fastest_last in (True, False):
+                label = f"jobs from {size[0]} GPUs, " + ("fastest last" if fastest_last else "slowest first")
+                found.setdefault(label, []).append(_ordered(prepared, size, fastest_last=fastest_last) / as_it_is)
+        print(f"{name}, seed {seed}: mean_jct {as_it_is:,.0f}", file=sys.stderr, flush=True)
+    for label, ratios in found.items():
+        print(f"{name}, {label}: mean_jct {interval(ratios)}")
+
+
+def _ordered(prepared: Prepared, size: tuple[int, int] | None, *, fastest_last: bool) -> float:
+    """Mean JCT with `greedy`, jobs of a size preferring GPU types in another order."""
+    contender = parse_contenders("sjf-age@user", "easy")[0]
+    run = Simulation(prepared.workload, prepared.trace.run_time, contender.policy, placement="greedy")
+    shapes, prefer = run.world["shapes"], run.world["prefer"].copy()
+    if size is not None:
+        gpus = shapes["units"] * shapes["gpu"]
+        mine = (gpus >= size[0]) & (gpus <= size[1])
+        fastest = prefer == prefer[:, np.unique(run.world["nodes"]["type"])].max(axis=1, keepdims=True)
+        other = np.where(fastest, 0.0, prefer) if fastest_last else 1.0 / prefer
+        prefer[mine] = other[mine]
+    run.world["prefer"] = prefer
+    run.run()
+    return float(metrics(result_of(run, prepared.trace, prepared.measured))["mean_jct"] or 0.0)
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["orders"]:
+        orders(int(sys.argv[2]) if len(sys.argv) > 2 else 40, sys.argv[3] if len(sys.argv) > 3 else "hetero")
+        return
     if sys.argv[1:2] == ["weights"]:
         weights(int(sys.argv[2]) if len(sys.argv) > 2 else 3)
         return

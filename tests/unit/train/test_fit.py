@@ -101,6 +101,11 @@ def test_of_equally_good_styles_the_one_with_the_shorter_longest_wait_is_taken(
     assert fit(policy, BUSY, CLUSTER, backfill="easy", replicates=12).style == "calm"
     table["calm"] = (9.7, 850.0)  # hardly shorter: not worth it
     assert fit(policy, BUSY, CLUSTER, backfill="easy", replicates=12).style == AS_TRAINED
+    table["calm"], table["rash"] = (10.1, 500.0), (11.0, 1000.0)  # as trained is best, by less than calm's error
+    assert fit(policy, BUSY, CLUSTER, backfill="easy", replicates=12).style == "calm"
+    table["calm"] = (12.0, 500.0)  # … by more
+    assert fit(policy, BUSY, CLUSTER, backfill="easy", replicates=12).style == AS_TRAINED
+    table["calm"] = (9.7, 850.0)
     chaos.clear()
     table["rash"] = (9.8, 1000.0)  # better beyond doubt, but by too little
     assert fit(policy, BUSY, CLUSTER, backfill="easy", replicates=12).style == AS_TRAINED
