@@ -4,6 +4,7 @@ PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy table BACKFILL [REPLIC
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy development [BACKFILL] [REPLICATES] [MODEL[:SIZE],…]
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy stretches [BACKFILL] [REPLICATES] [MODEL[:SIZE],…]
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy styles [BACKFILL] [SEEDS]
+PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy hindsight [BACKFILL] [REPLICATES]
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy controls
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy ablations [PART,…]
 PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy estimator
@@ -25,7 +26,7 @@ from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.cluster import Cluster, NodeClass, read_cluster
 from slurm_rl.policy.checkpoint import Model, find_model, flatten, load_model, unflatten
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT
-from slurm_rl.policy.registry import PolicySpec, learned, parse_policy
+from slurm_rl.policy.registry import PolicySpec, in_style, learned, parse_policy
 from slurm_rl.traces.generate import Workload, generate
 from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.trace import Labels, Trace
@@ -34,7 +35,7 @@ from slurm_rl.train.fit import FIGURES, fit
 from slurm_rl.train.goals import GOALS, price
 from slurm_rl.train.module import PARTS, QueueNet
 from slurm_rl.train.ppo import SHORT_CAP, Settings, Trainer
-from slurm_rl.train.recipe import first_part
+from slurm_rl.train.recipe import STYLES, first_part
 from slurm_rl.train.rollout import Reference
 from slurm_rl.train.scenes import Scene, Source
 from slurm_rl.train.search import SearchSettings, log_ratios
@@ -45,6 +46,15 @@ ROOT = Path(__file__).resolve().parents[2]
 TRACES = ROOT.parent / "shared" / "traces"
 DAY = 86_400
 SHOWN = ("mean_wait", "p99_wait", "max_wait", "user_bsld", "geomean_bsld")
+WORKLOADS = ("venus", "hetero", "itp", "ricc")
+# The two that are shipped, and others that were tried beside them.
+MORE_STYLES = STYLES | {
+    "cap 3": {"starve_drain": 3.0},
+    "narrow, cap 2": STYLES["narrow"] | {"starve_drain": 2.0},
+    "age 1.6": {"age": 1.6},
+    "age 3.2": {"age": 3.2},
+    "wide, age 3.2": STYLES["wide"] | {"age": 3.2},
+}
 
 
 def workload(name: str) -> tuple[Trace, Cluster, str]:
@@ -141,15 +151,20 @@ def stretches(*first_days: int) -> Iterator[tuple[str, Trace, Cluster, str]]:
 
 def development(
     policies: list[PolicySpec], backfill: str, replicates: int, traces: Iterator[tuple[str, Trace, Cluster, str]]
-) -> None:
-    """Policies on several traces, as log ratios to the first of them; each trace counts as much."""
+) -> dict[str, list[Array]]:
+    """Policies on several traces, as log ratios to the first of them; each trace counts as much; the ratios of each.
+
+    `multifactor` is tuned, and a model's style chosen, on the time before the window.
+    """
     shown = FIGURES
     logs: dict[str, list[Array]] = {p.name: [] for p in policies}
     for name, trace, cluster, share in traces:
         window = window_of(trace, share)
         contenders, early = list(policies), before(trace, window)
+        assert early is not None
+        weights = tuned_weights(prepare(early, cluster), backfill, "best-fit")
         for place, policy in enumerate(policies):
-            if policy.styles and early is not None:
+            if policy.styles:
                 fitted = fit(policy, early, cluster, backfill=backfill)
                 print(f"{name}: {policy.name} {fitted.style}")
                 contenders[place] = fitted.policy
@@ -158,7 +173,8 @@ def development(
         for number in range(replicates):
             prepared = prepare(replicate(trace, number, 0), cluster, window=window)
             for policy in contenders:
-                (run,) = replay(prepared, [Contender(policy, backfill)])
+                tuned = weights if policy.name == "multifactor" else None
+                (run,) = replay(prepared, [Contender(policy, backfill)], weights=tuned)
                 found[policy.name].append(
                     np.log([float(run.metrics[m] or 0.0) + (k != "bsld") for k, m in shown.items()])
                 )
@@ -174,6 +190,20 @@ def development(
     for name, row in means.items():
         figures = "  ".join(f"{k} {math.exp(v):.3f}" for k, v in row.items())
         print(f"  {name:<20} {figures}  goals {math.exp(price(row, GOALS)):.3f}", flush=True)
+    return logs
+
+
+def hindsight(policy: PolicySpec, backfill: str, replicates: int) -> None:
+    """Styles on the traces of the table, to a tuned `multifactor`, and the best of them for each trace."""
+    policy = replace(policy, styles=MORE_STYLES)
+    tried = [replace(in_style(policy, name), name=name) for name in MORE_STYLES]
+    first = [parse_policy("multifactor"), as_trained(policy)]
+    traces = ((name, *workload(name)) for name in WORKLOADS)
+    logs = development(first + tried, backfill, replicates, traces)
+    ours = [rows for name, rows in logs.items() if name != "multifactor"]
+    best = [min(rows, key=lambda row: price(dict(zip(FIGURES, row, strict=True)))) for rows in zip(*ours, strict=True)]
+    figures = zip(FIGURES, np.exp(np.mean(best, axis=0)), strict=True)
+    print("the best for each trace: " + "  ".join(f"{k} {v:.3f}" for k, v in figures))
 
 
 def styles(policy: PolicySpec, backfill: str, seeds: int) -> None:
@@ -267,7 +297,7 @@ def ablations(parts: list[str]) -> None:
 
 def estimator(model: Model) -> None:
     """Rank correlation of estimates with run times when jobs are first seen waiting, and what their spread covers."""
-    for name in ("hetero", "venus", "itp", "ricc"):
+    for name in WORKLOADS:
         trace, cluster, share = workload(name)
         prepared = prepare(trace, cluster, window=window_of(trace, share))
         simulation = Simulation(prepared.workload, prepared.trace.run_time, learned(model), placement="best-fit")
@@ -288,15 +318,18 @@ def estimator(model: Model) -> None:
 def main(what: str, *rest: str) -> None:
     model = load_model(find_model("default"))
     if what == "table":
-        names = rest[2].split(",") if len(rest) > 2 else ["venus", "hetero", "itp", "ricc"]
+        names = rest[2].split(",") if len(rest) > 2 else list(WORKLOADS)
         table(model, rest[0], int(rest[1]) if len(rest) > 1 else 3, names)
     elif what == "controls":
         controls(model)
     elif what in ("development", "stretches"):
-        policies = [parse_policy(name) for name in ("sjf-age@user", "fcfs", "sjf@user", "saf@user", "wfp3@user")]
+        others = ("sjf-age@user", "multifactor", "fcfs", "sjf@user", "saf@user", "wfp3@user")
+        policies = [parse_policy(name) for name in others]
         policies += [variant(model) for model in (rest[2].split(",") if len(rest) > 2 else ["default"])]
         traces = development_traces() if what == "development" else stretches(2, 11, 36, 54, 79, 104, 130, 140)
         development(policies, rest[0] if rest else "easy", int(rest[1]) if len(rest) > 1 else 3, traces)
+    elif what == "hindsight":
+        hindsight(learned(model), rest[0] if rest else "easy", int(rest[1]) if len(rest) > 1 else 3)
     elif what == "styles":
         styles(learned(model), rest[0] if rest else "easy", int(rest[1]) if len(rest) > 1 else 8)
     elif what == "ablations":
