@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,12 +49,21 @@ def test_it_answers_as_a_solver_in_our_process_does(solver: Apart) -> None:
     assert asked > 3
 
 
-def test_a_solver_that_crashes_leaves_greedys_answer_and_the_next_one_is_solved(solver: Apart) -> None:
+def test_a_solver_that_crashes_leaves_greedys_answer_and_the_next_one_is_solved(
+    solver: Apart, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert solve(CONTENDED, ask=solver.ask).winner == "cbc"
-    before = pid_of(solver)
-    os.kill(before, signal.SIGSTOP)  # it holds still with the problem in hand …
-    threading.Timer(0.3, os.kill, (before, signal.SIGABRT)).start()
-    threading.Timer(0.4, os.kill, (before, signal.SIGCONT)).start()  # … and dies of what a double free ends in
+    before, pipe = pid_of(solver), solver._pipe
+    assert pipe is not None
+    send = pipe.send
+
+    def send_and_crash(question: object) -> None:
+        os.kill(before, signal.SIGSTOP)  # it holds still with the problem in hand …
+        send(question)
+        os.kill(before, signal.SIGABRT)  # … and dies of what a double free ends in
+        os.kill(before, signal.SIGCONT)
+
+    monkeypatch.setattr(pipe, "send", send_and_crash)
     found = solve(CONTENDED, seconds=10.0, ask=solver.ask)
     assert found.winner == "greedy"
     assert "SIGABRT" in found.note
