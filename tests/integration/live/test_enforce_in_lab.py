@@ -88,7 +88,9 @@ def test_five_hundred_jobs_are_in_order_after_two_ticks_of_the_default_budget(la
     assert tau >= 0.99, after
     assert all(count <= Config().updates_per_tick for _, _, count in after)
     shown = {int(row.split()[0]): int(row.split()[1]) for row in lab.run("sprio", "-h", "-o", "%i %S").splitlines()}
-    assert {j.job_id: j.site_factor for j in jobs} == {i: shown[i] for i in (j.job_id for j in jobs)}
+    later = {j.job_id: j.site_factor for j in waiting(lab)}  # the third tick writes meanwhile
+    assert [j.job_id for j in jobs if shown[j.job_id] not in (j.site_factor, later[j.job_id])] == []
+    assert sum(shown[j.job_id] == j.site_factor for j in jobs) > 400, "it writes little: they were in order"
     assert len({v for v in shown.values() if v}) > 100, "sprio shows our part as SITE"
     assert max(map(abs, shown.values())) <= 750  # half of 1500, the weights in effect without accounting
 

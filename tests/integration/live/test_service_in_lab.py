@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -18,15 +17,9 @@ from slurm_rl.serve.ask import ask
 from slurm_rl.slurm.cli import CliClient
 
 from ..conftest import LabFactory
+from .on_lab import until
 
 pytestmark = pytest.mark.slurm
-
-
-def until(condition: Callable[[], bool], what: str, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s in vain until {what}"
-        time.sleep(0.2)
 
 
 def sbatch(lab: Lab, minutes: int) -> int:

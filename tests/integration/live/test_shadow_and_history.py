@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +18,9 @@ from slurm_rl.policy.checkpoint import save_model
 from slurm_rl.policy.network import LAYOUT
 from slurm_rl.slurm.cli import CliClient
 
+from .on_lab import until
+
 pytestmark = pytest.mark.slurm
-
-
-def until(condition: Callable[[], bool], what: str, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s in vain until {what}"
-        time.sleep(0.2)
 
 
 def sbatch(lab: Lab, name: str, seconds: float, *options: str) -> int:
