@@ -13,7 +13,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
-from slurm_rl.place.mip import Answer, ask_solver
+from slurm_rl.errors import EnvironmentMissing
+from slurm_rl.place.mip import Answer, ask_solver, import_solvers
 from slurm_rl.place.problem import Problem, Where
 
 _START = 60.0  # seconds to import a solver on a busy machine
@@ -75,8 +76,8 @@ class Apart:
             if not pipe.poll(seconds):
                 raise SolverLost(f"no answer within {seconds:.1f} s")
             return pipe.recv()
-        except (EOFError, ConnectionError):
-            code = process.wait()
+        except (EOFError, OSError):
+            code = process.wait(_GRACE)
             how = signal.Signals(-code).name if code < 0 else f"code {code}"
             raise SolverLost(f"its process ended with {how}") from None
 
@@ -97,6 +98,8 @@ atexit.register(SHARED.end)
 
 def _serve(pipe: Connection) -> None:
     """Answers until the other end is closed."""
+    with contextlib.suppress(EnvironmentMissing):  # whoever asks is told
+        import_solvers()
     pipe.send("ready")
     while True:
         given, *question = pipe.recv()

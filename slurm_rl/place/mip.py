@@ -109,6 +109,7 @@ def solve(
 
 def ask_solver(problem: Problem, where: dict[int, Where], solver: str, seconds: float, gap: float) -> Answer:
     """Builds the model, with greedy's answer as a start, and solves it; `gap` in seconds of the objective."""
+    import_solvers()  # once in a process, and not at the cost of the first question's time
     began = time.perf_counter()
     try:
         model = _Model(problem, where, solver)
@@ -185,7 +186,7 @@ class _TooLarge(Exception):
 
 class _Model:
     def __init__(self, problem: Problem, start: dict[int, Where], solver: str) -> None:
-        self.mip = _import()
+        self.mip = import_solvers()
         self.problem = problem
         self.bound: float | None = None
         self.solved = False
@@ -351,7 +352,8 @@ def _groups(problem: Problem) -> list[_Group]:
     return groups
 
 
-def _import() -> Any:
+def import_solvers() -> Any:
+    """The module `mip`; EnvironmentMissing where it is not installed."""
     try:
         with _quiet():
             import mip

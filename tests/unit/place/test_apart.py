@@ -57,13 +57,11 @@ def test_a_solver_that_crashes_leaves_greedys_answer_and_the_next_one_is_solved(
     assert pipe is not None
     send = pipe.send
 
-    def send_and_crash(question: object) -> None:
-        os.kill(before, signal.SIGSTOP)  # it holds still with the problem in hand …
-        send(question)
-        os.kill(before, signal.SIGABRT)  # … and dies of what a double free ends in
-        os.kill(before, signal.SIGCONT)
+    class Deadly:
+        def __reduce__(self) -> tuple[object, tuple[()]]:
+            return os.abort, ()  # whoever reads it dies of what a double free ends in
 
-    monkeypatch.setattr(pipe, "send", send_and_crash)
+    monkeypatch.setattr(pipe, "send", lambda question: send(Deadly()))
     found = solve(CONTENDED, seconds=10.0, ask=solver.ask)
     assert found.winner == "greedy"
     assert "SIGABRT" in found.note
@@ -91,6 +89,21 @@ def test_one_that_died_while_idle_is_started_anew(solver: Apart) -> None:
     assert solver._process is not None
     solver._process.wait()
     assert solve(CONTENDED, ask=solver.ask).winner == "cbc"
+
+
+def test_a_slow_import_costs_the_first_question_none_of_its_time(
+    solver: Apart, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "mip.py").write_text(
+        "import sys, time\n"
+        "time.sleep(1.5)\n"
+        f"sys.path.remove({str(tmp_path)!r})\n"
+        "del sys.modules['mip']\n"
+        "import mip\n"  # the real one, which takes this one's place
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = solve(CONTENDED, seconds=1.0, ask=solver.ask)
+    assert (found.winner, found.note) == ("cbc", "")
 
 
 def test_a_missing_solver_is_said(solver: Apart, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
