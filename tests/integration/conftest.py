@@ -88,7 +88,7 @@ def client(slurm: Lab) -> CliClient:
 def empty_queue(lab: Lab) -> None:
     """Cancels every job and waits until its nodes are free again."""
     lab.run("scancel", "--user=root", "--quiet")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while lab.run("squeue", "-h", "-o", "%i").strip():
         assert time.monotonic() < deadline, "jobs do not go away"
         time.sleep(0.1)

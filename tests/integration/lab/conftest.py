@@ -18,7 +18,7 @@ def sbatch(lab: Lab, *options: str, seconds: float = 600) -> int:
     return int(said.strip())
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 20) -> None:
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s in vain until {what}"

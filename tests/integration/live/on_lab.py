@@ -11,7 +11,7 @@ from slurm_rl.slurm.cli import CliClient
 from slurm_rl.slurm.model import SlurmJob
 
 
-def until(condition: Callable[[], bool], what: str, seconds: float = 30) -> None:
+def until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s in vain until {what}"
@@ -22,7 +22,7 @@ def fill(lab: Lab, nodes: int = 20) -> None:
     """Occupies every node, so that what is submitted next waits."""
     options = ("--output=/dev/null", "--job-name=fill", f"--nodes={nodes}", "--exclusive")
     lab.run("sbatch", *options, "--wrap=exec sleep 900")
-    until(lambda: "RUNNING" in lab.run("squeue", "-h", "-n", "fill", "-o", "%T"), "the nodes are taken", 20)
+    until(lambda: "RUNNING" in lab.run("squeue", "-h", "-n", "fill", "-o", "%T"), "the nodes are taken")
 
 
 def submit_mixed(lab: Lab, count: int) -> None:

@@ -78,7 +78,7 @@ def page(address: str) -> Iterator[Page]:
 
 
 def until(page: Page, condition: str) -> None:
-    for _ in range(100):
+    for _ in range(600):
         if page.evaluate(condition):
             return
         page.evaluate("new Promise(done => setTimeout(done, 50))")

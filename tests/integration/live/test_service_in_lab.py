@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 
@@ -60,7 +61,7 @@ def test_submit_order_explain_kill_and_undo(start_lab: LabFactory, capsys: pytes
     assert time.time() - 60 < low <= said["expected_start"]["time"] <= high < time.time() + 4 * 3600
     with pytest.raises(SystemExit):
         main(["explain", str(slow), "--config", config])
-    assert "place    2 of 2" in capsys.readouterr().out
+    assert re.search(r"place    (\d) of \1", capsys.readouterr().out), "a tick may have seen the third job meanwhile"
 
     # The service dies: submissions go on as if it had never been, and undo needs no service.
     os.kill(lab.process("service").pid, signal.SIGKILL)
