@@ -20,9 +20,7 @@ def assign(
     As many jobs as possible keep the factor they have (the dead band); the others are spread evenly between their
     neighbours. Bounds rule over the order: where they leave no room, jobs tie, or stay out of order.
 
-    If that takes more than `writes` changes, those are made that leave the fewest pairs of jobs the wrong way round:
-    the first so many of them, those of the jobs that stand farthest off, or such that bring the head of the queue alone
-    into order, above all others.
+    If that takes more than `writes` changes, those are made that leave the fewest pairs of jobs the wrong way round.
     """
     count = len(base)
     if count == 0:
@@ -34,6 +32,27 @@ def assign(
     whole = _spread(base, site, low, high, count)
     if writes is None or _changed(whole, site) <= writes:
         return whole
+    found = _limited(base, site, low, high, whole, writes)
+    # Often a few jobs stand far off in a queue that is crowded: they go between their neighbours, even where that
+    # makes them tie, and what is left of the writes makes room.
+    moved = _spread(base, site, low, high, count, gap=0)
+    left = writes - _changed(moved, site)
+    if not 0 < left < writes:
+        return found
+    roomier = _limited(base, moved, low, high, _spread(base, moved, low, high, count), left)
+    if _changed(roomier, site) > writes:
+        return found
+    return min((found, roomier), key=lambda factors: _inversions(base, factors))
+
+
+def _limited(
+    base: Sequence[int], site: Sequence[int], low: Sequence[int], high: Sequence[int], whole: Sequence[int], writes: int
+) -> list[int]:
+    """Some changes on the way to the whole: the first so many of them, those of the jobs that stand farthest off, or
+    such that bring the head of the queue alone into order, above all others; whichever leave the least wrong.
+    """
+    count = len(base)
+    now = [b + f for b, f in zip(base, site, strict=True)]
     # The longest head that can be had; the shortest one has as many jobs as there are writes.
     best: list[int] | None = None
     short, long = writes, count - 1
@@ -46,7 +65,6 @@ def assign(
             long = middle - 1
         else:
             short = middle + 1
-    # The first changes of the whole, the head alone, or those who stand farthest off: whichever leaves least wrong.
     stands = {i: place for place, i in enumerate(sorted(range(count), key=lambda i: -now[i]))}
     far = _made(whole, site, sorted(range(count), key=lambda i: -abs(stands[i] - i)), writes)
     choices = [_made(whole, site, range(count), writes), far, *([] if best is None else [best])]
@@ -59,7 +77,7 @@ def assign(
     least = list(itertools.accumulate(now, min))
     wrong = [i for i in range(1, count) if now[i] >= least[i - 1] and whole[i] < site[i]]
     lower = set(sorted(wrong, key=lambda i: -now[i])[:writes])
-    return [whole[i] if i in lower else site[i] for i in range(count)] if lower else whole
+    return [whole[i] if i in lower else site[i] for i in range(count)] if lower else list(whole)
 
 
 def _head(
@@ -73,7 +91,8 @@ def _head(
     if any(b + f <= ceiling for b, f in zip(base[:length], high, strict=False)):
         return None
     above = [max(f, ceiling + 1 - b) for f, b in zip(low[:length], base, strict=False)]
-    found = _spread(base[:length], site[:length], above, high[:length], len(base), ceiling)
+    # It is built up tick by tick, and keeps whatever stands right, however closely.
+    found = _spread(base[:length], site[:length], above, high[:length], len(base), ceiling, gap=1)
     places = [*(b + f for b, f in zip(base, found, strict=False)), ceiling]
     return found + list(site[length:]) if all(a > b for a, b in itertools.pairwise(places)) else None
 
@@ -107,13 +126,19 @@ def _spread(
     high: Sequence[int],
     last: int,
     bottom: int | None = None,
+    gap: int | None = None,
 ) -> list[int]:
-    """Keeps what can be kept and spreads the rest, leaving room above `bottom` for jobs up to position `last`."""
+    """Keeps what can be kept and spreads the rest, leaving room above `bottom` for jobs up to position `last`.
+
+    Neighbours keep the gap, or else a quarter of what an even spread would give, so that small changes of Slurm's own
+    priorities force no rewriting; or less, where there is no room for it. With a gap of 0 they may tie.
+    """
     lowest = [b + f for b, f in zip(base, low, strict=True)]
     highest = [b + f for b, f in zip(base, high, strict=True)]
     now = [b + f for b, f in zip(base, site, strict=True)]
-    # A head that is built up tick by tick keeps whatever stands right, however closely.
-    gap, floor, roof = _widest_gap(lowest, highest, None if bottom is not None else len(base))
+    if gap is None:
+        gap = max((max(highest) - min(lowest)) // max(4 * (len(base) - 1), 1), 1)
+    gap, floor, roof = _possible_gap(lowest, highest, gap)
     kept = _keep(now, floor, roof, gap)
     # The spread's ends: the best place that the first job can have, and the last place that the last one can have.
     end = floor[-1] - gap if bottom is None else bottom
@@ -127,12 +152,8 @@ def _spread(
     return [min(max(v, lo), hi) - b for v, lo, hi, b in zip(value, lowest, highest, base, strict=True)]
 
 
-def _widest_gap(lowest: Sequence[int], highest: Sequence[int], count: int | None) -> tuple[int, list[int], list[int]]:
-    """The distance to keep between neighbours, and the lowest and highest places each job can have with it.
-
-    A quarter of what an even spread would give, so that small changes of Slurm's own priorities force no rewriting.
-    """
-    gap = 1 if count is None else max((max(highest) - min(lowest)) // max(4 * (count - 1), 1), 1)
+def _possible_gap(lowest: Sequence[int], highest: Sequence[int], gap: int) -> tuple[int, list[int], list[int]]:
+    """The distance to keep between neighbours, halved until it is possible, and the bounds that it puts on each job."""
     while True:
         floor, roof = list(lowest), list(highest)
         for i in range(len(floor) - 2, -1, -1):

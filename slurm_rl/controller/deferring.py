@@ -101,7 +101,9 @@ class Deferring:
         if known is None:  # of a controller that ran before us: the sum is all that Slurm shows
             whole = job.priority - (site or 0)
             return PriorityFactors(job.priority, 0, 0, 0, 0, whole, 0, site or 0, 0, 0, 0.0)
-        return known if site is None else msgspec.structs.replace(known, site=site)
+        if site is None:
+            return known
+        return msgspec.structs.replace(known, site=site, priority=known.priority - known.site + site)
 
     def wanted(self, view: View, plan: Plan) -> list[Put]:
         """What to write: start times of jobs to put off, and lifts of those that are put off no more."""

@@ -30,6 +30,7 @@ from slurm_rl.slurm.model import HistoryJob, PriorityFactors, PriorityWeights, S
 from slurm_rl.slurm.text import setting
 
 _FOREVER = 365 * 86_400  # what an unlimited job counts as
+_ROUNDING = 5  # points by which the sum of sprio's rounded terms may be off
 _CHANGED = 3  # every pool gets a scheduling pass
 
 
@@ -144,9 +145,14 @@ def backfill_floor(state: SlurmState) -> int:
 
 
 def own_priority(factors: PriorityFactors) -> int:
-    """Slurm's priority of a job as it would be without our factor."""
+    """Slurm's priority of a job as it would be without our factor, to the last point.
+
+    Slurm adds fractions and cuts off their sum, while sprio rounds each term: their sum may be some points off.
+    """
     f = factors
-    return f.age + f.assoc + f.fairshare + f.job_size + f.partition + f.qos + f.tres - f.nice
+    terms = f.age + f.assoc + f.fairshare + f.job_size + f.partition + f.qos + f.tres - f.nice
+    exact = f.priority - f.site
+    return exact if abs(exact - terms) <= _ROUNDING else terms  # no priority is below 1, whatever its terms
 
 
 def finished_jobs(rows: Iterable[HistoryJob], nodes: Iterable[SlurmNode]) -> list[Finished]:

@@ -68,6 +68,7 @@ def test_five_hundred_jobs_end_up_in_the_policys_order(lab: Lab, tmp_path: Path)
     tau = kendall(by_slurm(jobs), by_limit(jobs))
     print(f"Kendall tau {tau:.4f}, updates per tick {[t.applied for t in ticks]}")
     assert tau >= 0.99
+    assert len({j.priority for j in jobs}) == 500, "no two tie: their own priorities are known to the last point"
     assert all(j.site_factor == j.factors.site for j in jobs if j.factors)
     assert max(abs(j.site_factor or 0) for j in jobs) <= 750  # half of 1500, the weights in effect
     assert min(j.priority for j in jobs) > 0, "0 would mean held"

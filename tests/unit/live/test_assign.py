@@ -96,6 +96,25 @@ def test_a_tick_of_two_hundred_writes_mends_most_of_a_badly_advised_queue(seed: 
     assert _inversions(base, last) == 0
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_few_jobs_without_advice_cost_few_writes_though_the_queue_is_crowded(seed: int) -> None:
+    """One in twenty stands at 0: to put them in their places needs no room that others would have to make."""
+    dice = random.Random(seed)
+    limits = [1 + (i * 7919) % 3000 for i in range(500)]
+    own = [525 if i % 5 == 0 else 512 for i in range(500)]
+    line = _Line()
+    advised = {
+        i: 0 if dice.random() < 0.05 else line.enter(-float(limits[i]), 750, own[i], 1)[1]
+        for i in sorted(range(500), key=lambda i: i + 4 * dice.random())
+    }
+    order = sorted(range(500), key=limits.__getitem__)
+    base, site = [own[i] for i in order], [advised[i] for i in order]
+    low, high = [1 - b for b in base], [750] * 500
+    after = assign(base, site, low, high, 200)
+    assert sum(a != b for a, b in zip(after, site, strict=True)) <= 200
+    assert _inversions(base, after) < 0.15 * _inversions(base, site)
+
+
 def test_while_changes_are_written_no_more_pairs_go_wrong() -> None:
     """Five hundred jobs as they were advised one by one, written twenty at a time: no portion makes it worse."""
     limits = [1 + (i * 7919) % 3000 for i in range(500)]

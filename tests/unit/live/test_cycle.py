@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from slurm_rl.controller.observe import own_priority
 from slurm_rl.controller.policy import LivePolicy, load_policy
 from slurm_rl.controller.undo import undo
 from slurm_rl.domain.arrays import Array
@@ -18,7 +19,7 @@ from slurm_rl.domain.snapshot import Snapshot
 from slurm_rl.errors import SlurmError
 from slurm_rl.obs.journal import Journal, JournalError, LostLease
 from slurm_rl.policy.registry import parse_policy
-from slurm_rl.slurm.model import Health, JobUpdate
+from slurm_rl.slurm.model import Health, JobUpdate, PriorityFactors
 
 from .conftest import MakeController
 from .fake_slurm import NOW, FakeSlurm, a_job, a_running_job
@@ -441,3 +442,16 @@ def test_a_failing_slurm_fails_static(controller: MakeController) -> None:
 
 def test_an_empty_queue_is_no_trouble(controller: MakeController) -> None:
     assert controller(FakeSlurm()).cycle().ordered == 0
+
+
+@pytest.mark.parametrize(
+    ("priority", "site", "own"),
+    [
+        (1262, 750, 512),  # 500 + 12.5 + 750, cut off; sprio shows 500, 13 and 750
+        (212, -300, 512),
+        (1, -700, 513),  # no priority is below 1: only the terms tell
+    ],
+)
+def test_slurms_own_priority_is_known_to_the_last_point(priority: int, site: int, own: int) -> None:
+    factors = PriorityFactors(priority, 0, 0, 0, 13, 500, 0, site, 0, 0, 0.0)
+    assert own_priority(factors) == own
