@@ -58,7 +58,7 @@ def write(path: Path, text: str, mode: int = 0o644) -> None:
 def write_all(spec: LabSpec, ports: Ports, release: Release) -> None:
     """Every file the daemons read, and the device files that stand for GPUs."""
     directory = spec.directory
-    for name in ("log", "run", "spool", "state", "dev"):
+    for name in ("log", "run", "spool", "state", "dev", "tmp"):
         (directory / name).mkdir(exist_ok=True)
     key = directory / "munge.key"
     key.touch(mode=0o600)

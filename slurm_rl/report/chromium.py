@@ -116,7 +116,7 @@ def chromium() -> Iterator[Page]:
         pid = os.posix_spawn(
             program,
             [program, *options],
-            os.environ | {"HOME": home},
+            os.environ | {"HOME": home, "TMPDIR": home},  # it leaves things in both
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, theirs_in, 3),
                 (os.POSIX_SPAWN_DUP2, theirs_out, 4),

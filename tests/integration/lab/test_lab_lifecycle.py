@@ -164,6 +164,8 @@ def test_twenty_nodes_with_accounting_are_up_in_twenty_seconds(start_lab: StartL
             break
         lab.down()
     assert seconds <= 20
+    said = lab.run("mariadb", f"--socket={lab.directory}/run/mariadb.socket", "-N", "-e", "SELECT @@tmpdir")
+    assert said.strip() == f"{lab.directory}/tmp", "servers that share one clear it of each other's tables"
     nodes = {n.name: n for n in CliClient(lab.slurm_conf).snapshot().nodes}
     assert len(nodes) == 20
     assert (nodes["cpu-1"].cpus, nodes["cpu-1"].mem_mb, nodes["cpu-1"].gpus) == (32, 65_536, {})

@@ -9,6 +9,7 @@ import os
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,16 @@ def test_the_pointer_reads_the_row_below_it(page: Page) -> None:
     first = rows(page, "by_user")[0]
     assert page.evaluate("document.querySelector('#tip strong').textContent").startswith(f"{first['user']}, ")
     assert duration(float(first["mean_wait_seconds"])) in page.evaluate("document.getElementById('tip').textContent")
+
+
+def test_the_browser_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, browser: Page) -> None:
+    with tempfile.TemporaryDirectory(prefix="srl-") as name:  # tmp_path is too long for its socket
+        monkeypatch.setattr(tempfile, "tempdir", name)
+        monkeypatch.setenv("TMPDIR", name)
+        with chromium() as page:
+            page.open("about:blank")
+            assert os.listdir(name) != []
+        assert os.listdir(name) == []
 
 
 @pytest.mark.parametrize("width", [1280, 800, 390])
