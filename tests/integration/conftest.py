@@ -85,6 +85,11 @@ def client(slurm: Lab) -> CliClient:
     return CliClient(slurm.slurm_conf)
 
 
+def crowding() -> float:
+    """How much longer things may take because other work has its share of this machine's processors; 1: no longer."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 def empty_queue(lab: Lab) -> None:
     """Cancels every job and waits until its nodes are free again."""
     lab.run("scancel", "--user=root", "--quiet")

@@ -18,6 +18,7 @@ from slurm_rl.slurm.client import SlurmClient
 from slurm_rl.slurm.connect import connect
 from slurm_rl.slurm.model import JobUpdate, SlurmJob, UpdateStatus
 
+from ..conftest import crowding
 from .conftest import Submit, sbatch, separate_jobs, wait_until
 
 pytestmark = pytest.mark.slurm
@@ -144,7 +145,7 @@ def test_a_thousand_site_factors_in_two_seconds_read_back_right(client: CliClien
         assert {job_id: read_back[job_id] for job_id in wanted} == wanted
         if seconds[-1] <= 2.0:
             break
-    assert min(seconds) <= 2.0
+    assert min(seconds) <= 2.0 * crowding()
 
 
 def test_features_prefer_and_deferral_are_written_and_cleared(client: CliClient, submit: Submit) -> None:

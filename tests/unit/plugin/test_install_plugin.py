@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -198,10 +199,11 @@ def test_bad_options_are_named(etc: Path, option: dict[str, object], message: st
     assert files(etc) == []
 
 
-def _killed_at(step: int, work: Callable[[], object]) -> bool:
+def _killed_at(step: int, work: Callable[[], object], scratch: Path) -> bool:
     """Runs work in a child that kills itself before its Nth change of the file system; whether it came to that."""
     child = os.fork()
     if child == 0:
+        tempfile.tempdir = str(scratch)  # whoever is killed cannot tidy up
         seen = 0
 
         def killing(real: Callable[..., object]) -> Callable[..., object]:
@@ -225,7 +227,10 @@ def _killed_at(step: int, work: Callable[[], object]) -> bool:
 
 @needs_lua
 @pytest.mark.parametrize("site", [SITE, None])
-def test_a_kill_at_any_step_leaves_a_valid_script_and_can_be_repeated(etc: Path, site: bytes | None) -> None:
+def test_a_kill_at_any_step_leaves_a_valid_script_and_can_be_repeated(
+    etc: Path, site: bytes | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    scratch = tmp_path_factory.mktemp("scratch")
     (etc / "slurm.conf").write_text("JobSubmitPlugins=lua\n" if site else "")
     steps = 0
 
@@ -246,7 +251,7 @@ def test_a_kill_at_any_step_leaves_a_valid_script_and_can_be_repeated(etc: Path,
             step += 1
             fresh()
             prepare()
-            if not _killed_at(step, work):
+            if not _killed_at(step, work, scratch):
                 break
             works()
             work()
