@@ -20,7 +20,8 @@ def assign(
     As many jobs as possible keep the factor they have (the dead band); the others are spread evenly between their
     neighbours. Bounds rule over the order: where they leave no room, jobs tie, or stay out of order.
 
-    If that takes more than `writes` changes, those are made that leave the fewest pairs of jobs the wrong way round.
+    If that takes more than `writes` changes, some are made that bring the queue nearer to it: no two jobs go the wrong
+    way round that were right, or fewer pairs are wrong than before.
     """
     count = len(base)
     if count == 0:
@@ -32,6 +33,8 @@ def assign(
     whole = _spread(base, site, low, high, count)
     if writes is None or _changed(whole, site) <= writes:
         return whole
+    if _inversions(base, whole):  # bounds leave no room: there is one way only
+        return _made(whole, site, steadily(whole, site), writes)
     found = _limited(base, site, low, high, whole, writes)
     # Often a few jobs stand far off in a queue that is crowded: they go between their neighbours, even where that
     # makes them tie, and what is left of the writes makes room.
@@ -48,36 +51,34 @@ def assign(
 def _limited(
     base: Sequence[int], site: Sequence[int], low: Sequence[int], high: Sequence[int], whole: Sequence[int], writes: int
 ) -> list[int]:
-    """Some changes on the way to the whole: the first so many of them, those of the jobs that stand farthest off, or
+    """Some changes on the way to the whole: such that put no pair wrong, those of the jobs that stand farthest off, or
     such that bring the head of the queue alone into order, above all others; whichever leave the least wrong.
     """
     count = len(base)
     now = [b + f for b, f in zip(base, site, strict=True)]
+    stands = {i: place for place, i in enumerate(sorted(range(count), key=lambda i: -now[i]))}
+    far = sorted(range(count), key=lambda i: -abs(stands[i] - i))
+    choices = [_made(whole, site, order, writes) for order in (steadily(whole, site), far)]
     # The longest head that can be had; the shortest one has as many jobs as there are writes.
-    best: list[int] | None = None
     short, long = writes, count - 1
     while short <= long:
         middle = (short + long) // 2
         tried = _head(base, site, low, high, middle)
-        if tried is not None and 0 < _changed(tried, site) <= writes:
-            best = tried
         if tried is None or _changed(tried, site) > writes:
             long = middle - 1
         else:
+            choices.append(tried)
             short = middle + 1
-    stands = {i: place for place, i in enumerate(sorted(range(count), key=lambda i: -now[i]))}
-    far = _made(whole, site, sorted(range(count), key=lambda i: -abs(stands[i] - i)), writes)
-    choices = [_made(whole, site, range(count), writes), far, *([] if best is None else [best])]
-    better = min(choices, key=lambda factors: _inversions(base, factors))
-    if _inversions(base, better) < _inversions(base, site):
-        return better
-    if best is not None:
-        return best
-    # Those who stand above somebody before them are in the way: they go down first, the highest before the others.
-    least = list(itertools.accumulate(now, min))
-    wrong = [i for i in range(1, count) if now[i] >= least[i - 1] and whole[i] < site[i]]
-    lower = set(sorted(wrong, key=lambda i: -now[i])[:writes])
-    return [whole[i] if i in lower else site[i] for i in range(count)] if lower else list(whole)
+    return min(choices, key=lambda factors: _inversions(base, factors))
+
+
+def steadily(factors: Sequence[int], site: Sequence[int]) -> list[int]:
+    """Jobs in an order of change in which, at any time, no two are the wrong way round that neither were so before nor
+    are to be: who rises, from the head on, then who falls, from the end on.
+    """
+    rise = [i for i in range(len(site)) if factors[i] >= site[i]]
+    fall = [i for i in range(len(site)) if factors[i] < site[i]]
+    return rise + fall[::-1]
 
 
 def _head(

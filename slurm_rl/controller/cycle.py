@@ -166,7 +166,7 @@ class Controller:
 
         # 5. Journal and apply, within the budget; or, in shadow mode, only record.
         began = time.perf_counter()
-        batch = steady(difference[: self.budget.per_tick])
+        batch = steady(difference)[: self.budget.per_tick]
         applied = 0
         if mode == "shadow":
             self._record_shadow(number, [c for _, c in batch])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slurm_rl.controller.assign import assign
+from slurm_rl.controller.assign import assign, steadily
 from slurm_rl.controller.observe import View
 from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.snapshot import Plan
@@ -46,11 +46,6 @@ def changes(view: View, plan: Plan, wanted: Array, site: Array) -> list[tuple[in
 
 
 def steady(batch: Sequence[tuple[int, Change]]) -> list[tuple[int, Change]]:
-    """The changes in the order in which they are written: who rises, from the head on, then who falls, from the end on.
-
-    Writing takes seconds, and may be stopped. In this order no two jobs are ever the wrong way round on the way that
-    neither were so before nor are to be.
-    """
-    rise = [item for item in batch if item[1].new >= (item[1].old or 0)]
-    fall = [item for item in batch if item[1].new < (item[1].old or 0)]
-    return rise + fall[::-1]
+    """The changes in the order in which they are written: writing takes seconds, and may be stopped."""
+    order = steadily([c.new for _, c in batch], [c.old or 0 for _, c in batch])
+    return [batch[i] for i in order]

@@ -77,8 +77,9 @@ def test_a_limit_on_writes_is_kept_and_the_order_is_reached(
         changed = [i for i, (a, b) in enumerate(zip(found, site, strict=True)) if a != b]
         if not changed:
             break
-        for i in changed[:writes]:  # as the controller applies them
-            site[i] = found[i]
+        assert len(changed) <= writes
+        assert _inversions(base, found) <= _inversions(base, site), "no tick makes it worse"
+        site = found
     assert all(a > b for a, b in itertools.pairwise(places(base, site)))
 
 
@@ -96,23 +97,57 @@ def test_a_tick_of_two_hundred_writes_mends_most_of_a_badly_advised_queue(seed: 
     assert _inversions(base, last) == 0
 
 
+class Advised:
+    """Five hundred jobs, advised one by one as they come; ticks of at most 200 writes bring them into order."""
+
+    def __init__(self, seed: int, *, tick_after: int = 500, missed: float = 0.0) -> None:
+        dice = random.Random(seed)
+        self.jobs: list[int] = []
+        self.limits, self.own, self.site = {}, {}, {}
+        self.line = _Line()
+        for job in sorted(range(500), key=lambda i: i + 4 * dice.random()):
+            self.limits[job], self.own[job] = 1 + (job * 7919) % 3000, 525 if job % 5 == 0 else 512
+            advice = self.line.enter(-float(self.limits[job]), 750, self.own[job], 1)[1]
+            self.site[job] = 0 if dice.random() < missed else advice
+            self.jobs.append(job)
+            if len(self.jobs) == tick_after:
+                self.tick()
+
+    def columns(self) -> tuple[list[int], list[int], list[int]]:
+        order = sorted(self.jobs, key=self.limits.__getitem__)
+        return order, [self.own[i] for i in order], [self.site[i] for i in order]
+
+    def wrong(self) -> int:
+        return _inversions(*self.columns()[1:])
+
+    def tick(self) -> int:
+        """How many factors it writes."""
+        order, base, site = self.columns()
+        after = assign(base, site, [1 - b for b in base], [750] * len(base), 200)
+        self.site.update(zip(order, after, strict=True))
+        self.line = _Line([float(self.limits[i]) for i in order], places(base, after))
+        return sum(a != b for a, b in zip(after, site, strict=True))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_few_jobs_without_advice_cost_few_writes_though_the_queue_is_crowded(seed: int) -> None:
     """One in twenty stands at 0: to put them in their places needs no room that others would have to make."""
-    dice = random.Random(seed)
-    limits = [1 + (i * 7919) % 3000 for i in range(500)]
-    own = [525 if i % 5 == 0 else 512 for i in range(500)]
-    line = _Line()
-    advised = {
-        i: 0 if dice.random() < 0.05 else line.enter(-float(limits[i]), 750, own[i], 1)[1]
-        for i in sorted(range(500), key=lambda i: i + 4 * dice.random())
-    }
-    order = sorted(range(500), key=limits.__getitem__)
-    base, site = [own[i] for i in order], [advised[i] for i in order]
-    low, high = [1 - b for b in base], [750] * 500
-    after = assign(base, site, low, high, 200)
-    assert sum(a != b for a, b in zip(after, site, strict=True)) <= 200
-    assert _inversions(base, after) < 0.15 * _inversions(base, site)
+    queue = Advised(seed, missed=0.05)
+    before = queue.wrong()
+    assert 0 < queue.tick() <= 200
+    assert queue.wrong() < 0.15 * before
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_tick_makes_it_worse_and_three_or_four_bring_it_into_order(seed: int) -> None:
+    for after in range(20, 500, 40):
+        queue = Advised(seed, tick_after=after)
+        wrong = [queue.wrong()]
+        while queue.tick():
+            wrong.append(queue.wrong())
+            assert wrong[-1] < wrong[-2], (after, wrong)
+        assert wrong[-1] == 0
+        assert len(wrong) <= 5
 
 
 def test_while_changes_are_written_no_more_pairs_go_wrong() -> None:
