@@ -33,9 +33,9 @@ def assign(
     whole = _spread(base, site, low, high, count)
     if writes is None or _changed(whole, site) <= writes:
         return whole
-    if _inversions(base, whole):  # bounds leave no room: there is one way only
-        return _made(whole, site, steadily(whole, site), writes)
     found = _limited(base, site, low, high, whole, writes)
+    if _inversions(base, whole):  # bounds leave no room
+        return found
     # Often a few jobs stand far off in a queue that is crowded: they go between their neighbours, even where that
     # makes them tie, and what is left of the writes makes room.
     moved = _spread(base, site, low, high, count, gap=0)
@@ -59,8 +59,8 @@ def _limited(
     stands = {i: place for place, i in enumerate(sorted(range(count), key=lambda i: -now[i]))}
     far = sorted(range(count), key=lambda i: -abs(stands[i] - i))
     choices = [_made(whole, site, order, writes) for order in (steadily(whole, site), far)]
-    # The longest head that can be had; the shortest one has as many jobs as there are writes.
-    short, long = writes, count - 1
+    # The longest head that can be had, if there is room; the shortest one has as many jobs as there are writes.
+    short, long = writes, 0 if _inversions(base, whole) else count - 1
     while short <= long:
         middle = (short + long) // 2
         tried = _head(base, site, low, high, middle)

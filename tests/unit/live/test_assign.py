@@ -150,6 +150,19 @@ def test_no_tick_makes_it_worse_and_three_or_four_bring_it_into_order(seed: int)
         assert len(wrong) <= 5
 
 
+@given(queues, st.sampled_from([3, 8, 20]), st.integers(1, 12))
+def test_where_bounds_leave_no_room_it_still_comes_to_rest(
+    jobs: list[tuple[int, int]], bound: int, writes: int
+) -> None:
+    base, site = [own // 50 for own, _ in jobs], [factor for _, factor in jobs]
+    low, high = [-bound] * len(base), [bound] * len(base)
+    for _ in range(len(base) + 1):
+        before, site = site, assign(base, site, low, high, writes)
+        assert sum(a != b for a, b in zip(before, site, strict=True)) <= writes
+    assert before == site
+    assert all(abs(factor) <= bound for factor in site)
+
+
 def test_while_changes_are_written_no_more_pairs_go_wrong() -> None:
     """Five hundred jobs as they were advised one by one, written twenty at a time: no portion makes it worse."""
     limits = [1 + (i * 7919) % 3000 for i in range(500)]
