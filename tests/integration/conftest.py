@@ -86,8 +86,11 @@ def client(slurm: Lab) -> CliClient:
 
 
 def crowding() -> float:
-    """How much longer things may take because other work has its share of this machine's processors; 1: no longer."""
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    """How much longer things take now because others have their share of the processors; 1: no longer."""
+    began, spent = time.monotonic(), time.thread_time()
+    while time.thread_time() - spent < 0.1:
+        pass
+    return max(1.0, (time.monotonic() - began) / 0.1)
 
 
 def empty_queue(lab: Lab) -> None:

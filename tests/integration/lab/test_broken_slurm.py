@@ -118,9 +118,12 @@ def test_slurmctld_killed_in_the_middle_of_a_batch(lab: Lab, client: CliClient) 
         os.kill(lab.process("slurmctld").pid, signal.SIGKILL)
         killed.append(time.monotonic())
 
-    threading.Thread(target=kill_once_some_are_written).start()
+    killer = threading.Thread(target=kill_once_some_are_written)
+    killer.start()
     results = client.update([JobUpdate.of(j, site_factor=-1000 - j.job_id) for j in jobs])
-    assert time.monotonic() - killed[0] <= BOUND
+    ended = time.monotonic()
+    killer.join()
+    assert ended - killed[0] <= BOUND
     assert [r.job_id for r in results] == [j.job_id for j in jobs]
     counts = Counter(r.status for r in results)
     assert counts[UpdateStatus.APPLIED] > 0

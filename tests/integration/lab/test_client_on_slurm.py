@@ -139,13 +139,13 @@ def test_a_thousand_site_factors_in_two_seconds_read_back_right(client: CliClien
         wanted = {j.job_id: (-1) ** attempt * (10 * attempt + j.job_id % 977) for j in jobs}
         began = time.monotonic()
         results = client.update([JobUpdate.of(j, site_factor=wanted[j.job_id]) for j in jobs])
-        seconds.append(time.monotonic() - began)
+        seconds.append((time.monotonic() - began) / crowding())
         assert {r.status for r in results} == {UpdateStatus.APPLIED}
         read_back = client.site_factors()
         assert {job_id: read_back[job_id] for job_id in wanted} == wanted
         if seconds[-1] <= 2.0:
             break
-    assert min(seconds) <= 2.0 * crowding()
+    assert min(seconds) <= 2.0
 
 
 def test_features_prefer_and_deferral_are_written_and_cleared(client: CliClient, submit: Submit) -> None:

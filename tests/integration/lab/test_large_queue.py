@@ -24,10 +24,10 @@ def test_ten_thousand_jobs_and_two_hundred_nodes(start_lab: Callable[..., Lab]) 
     for _ in range(10):  # the best of ten, because other tests share the machine
         began = time.monotonic()
         state = client.snapshot()
-        seconds.append(time.monotonic() - began)
+        seconds.append((time.monotonic() - began) / crowding())
         if seconds[-1] <= 1.0:
             break
     assert sum(j.pending for j in state.jobs) == 10_000
     assert sum(j.array_task_count for j in state.jobs) == 10_000
     assert len(state.nodes) == 200
-    assert min(seconds) <= 1.5 * crowding()
+    assert min(seconds) <= 1.5

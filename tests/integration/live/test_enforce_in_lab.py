@@ -87,8 +87,8 @@ def test_five_hundred_jobs_are_in_order_after_two_ticks_of_the_default_budget(la
     tau, tau_by_limit = (kendall(by_slurm(jobs), o) for o in ([j["job_id"] for j in decided], by_limit(jobs)))
     print(f"Kendall tau at submission {advised:.4f}, after two ticks {tau_by_limit:.4f}, to what was decided "
           f"{tau:.4f}, updates {[n for _, *n in after]}")  # fmt: skip
+    assert tau_by_limit >= 0.99, after
     assert tau >= 0.99, after
-    assert tau_by_limit >= 0.985, "what Slurm's own weights leave of the policy's order"
     assert all(count <= Config().updates_per_tick for _, _, count in after)
     shown = {int(row.split()[0]): int(row.split()[1]) for row in lab.run("sprio", "-h", "-o", "%i %S").splitlines()}
     later = {j.job_id: j.site_factor for j in waiting(lab)}  # the third tick writes meanwhile
@@ -107,23 +107,32 @@ def timed_sbatch(lab: Lab, count: int) -> list[float]:
     return took
 
 
+def submissions_heard(lab: Lab) -> int:
+    """How often the plugin has asked the service, by the service's own count."""
+    said = must(ask(service.socket_path(lab.directory), "GET", "/metrics"))
+    found = re.search(r'slurmrl_requests_total{code="200",route="/v1/submit"} ([\d.]+)', said)
+    return int(float(found[1])) if found else 0
+
+
 def test_a_service_under_sigstop_costs_three_deadlines_and_nothing_else(lab: Lab) -> None:
     pid = lab.process("service").pid
-    before = timed_sbatch(lab, 20)
+    with patient_plugin(lab):
+        usual = statistics.median(timed_sbatch(lab, 20))
+    timed_sbatch(lab, 1)  # with the usual deadline again
+    heard = submissions_heard(lab)
+    began = time.monotonic()
     os.kill(pid, signal.SIGSTOP)
     try:
         stopped = timed_sbatch(lab, 200)
     finally:
         os.kill(pid, signal.SIGCONT)
-    until(lambda: ask(service.socket_path(lab.directory), "GET", "/healthz")[0] == 200, "it has woken up")
-    usual = max(statistics.median(before), statistics.median(timed_sbatch(lab, 20)))
+    pauses = int((time.monotonic() - began) / 30)  # after each, the breaker lets one through
     jobs = [j for j in waiting(lab) if j.name == "timed"]
-    assert len(jobs) == 240, "every job was accepted"
-    # The deadline is 30 ms. Once the breaker is open, nothing is left of it: many submissions are as quick as ever.
-    # Not all, since other work may come and go on this machine meanwhile.
-    quick = statistics.quantiles(stopped[5:], n=4)[0]
+    assert len(jobs) == 221, "every job was accepted"
+    # What was asked while it stood still is read when it wakes up: not one of the other submissions has asked.
+    until(lambda: submissions_heard(lab) >= heard + 3, "it has woken up")
+    asked = submissions_heard(lab) - heard
     print(f"usual {usual * 1e3:.1f} ms, stopped {[round(t * 1e3) for t in stopped[:5]]}, then "
-          f"{quick * 1e3:.1f} ms")  # fmt: skip
-    assert quick < usual + 0.010
+          f"{statistics.median(stopped[5:]) * 1e3:.1f} ms; {asked} of 200 asked")  # fmt: skip
+    assert 3 <= asked <= 3 + pauses
     assert statistics.median(stopped[:3]) < usual + 0.200
-    assert "slurm-rl: no advice from" in (lab.directory / "log" / "slurmctld.log").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from slurm_rl.controller.assign import _inversions
 from slurm_rl.controller.observe import own_priority
 from slurm_rl.controller.policy import LivePolicy, load_policy
 from slurm_rl.controller.undo import undo
@@ -19,7 +21,7 @@ from slurm_rl.domain.snapshot import Snapshot
 from slurm_rl.errors import SlurmError
 from slurm_rl.obs.journal import Journal, JournalError, LostLease
 from slurm_rl.policy.registry import parse_policy
-from slurm_rl.slurm.model import Health, JobUpdate, PriorityFactors
+from slurm_rl.slurm.model import Health, JobUpdate, PriorityFactors, SlurmPartition
 
 from .conftest import MakeController
 from .fake_slurm import NOW, FakeSlurm, a_job, a_running_job
@@ -109,6 +111,39 @@ def test_a_budget_bounds_a_tick_and_the_head_goes_first(controller: MakeControll
         assert slurm.order()[:right] == list(range(30, 30 - right, -1)), "each tick adds to a head that is in order"
     c.cycle()
     assert slurm.order() == list(range(30, 0, -1))
+
+
+def test_a_budget_shared_by_several_queues_leaves_none_in_worse_order(controller: MakeController) -> None:
+    """Two tiers of one partition's nodes, in the order of twenty seeds: what is cut off is cut off both."""
+    for seed in range(20):
+        dice = random.Random(seed)
+        names = ("batch", "urgent")
+        slurm = FakeSlurm(
+            *(
+                a_job(i, limit=60 * dice.randrange(1, 999), site=dice.randrange(-200, 200), partition=names[i % 2])
+                for i in range(1, 61)
+            ),
+            a_running_job(901, "n1"),
+            a_running_job(902, "n2"),
+        )
+        slurm.partitions = tuple(
+            SlurmPartition(name=name, state="UP", default=tier == 1, default_time=3600, priority_tier=tier)
+            for tier, name in enumerate(names, 1)
+        )
+        slurm.nodes = tuple(msgspec.structs.replace(n, partitions=names) for n in slurm.nodes)
+        c = controller(slurm, updates_per_tick=15, influence=1.0)
+        seen: dict[int, int] = {}
+        for _ in range(12):
+            c.cycle()
+            assert c.observed is not None
+            view, plan = c.observed
+            for queue in set(view.queue[list(plan.order)].tolist()):
+                mine = [j for j in plan.order if view.queue[j] == queue]
+                factors = [slurm.site_factors()[view.jobs[j].job_id] for j in mine]
+                wrong = _inversions(view.base[mine].tolist(), factors)
+                assert wrong <= seen.get(queue, wrong), (seed, queue)
+                seen[queue] = wrong
+        assert list(seen.values()) == [0, 0]
 
 
 def test_budgets_halve_while_slurmctld_is_busy_and_recover(controller: MakeController) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from slurm_rl.config import Config, load
 from slurm_rl.controller.cycle import Controller
+from slurm_rl.controller.observe import own_priority
+from slurm_rl.controller.placement import key_of
 from slurm_rl.controller.undo import undo
 from slurm_rl.errors import InputError, SlurmError
 from slurm_rl.obs.journal import Journal
@@ -281,6 +283,13 @@ def test_a_controller_that_is_started_anew_knows_what_it_put_off(tmp_path: Path)
     slurm.free_the_fast()
     second.cycle()
     assert slurm.starts() == [(1, 0)]
+
+
+def test_slurms_own_priority_of_a_job_put_off_does_not_follow_our_factor(tmp_path: Path) -> None:
+    controller = a_controller(BusyFast(a_wait(1)), tmp_path)
+    job = a_wait(2, own=500, site=30)
+    controller.deferring._factors[key_of(job)] = job.factors or pytest.fail("it has factors")
+    assert [own_priority(controller.deferring._remembered(job, site)) for site in (None, 30, 32, -400)] == [500] * 4
 
 
 def test_it_needs_the_placement_that_can_do_it(tmp_path: Path) -> None:

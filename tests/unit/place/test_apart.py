@@ -69,6 +69,19 @@ def test_a_solver_that_crashes_leaves_greedys_answer_and_the_next_one_is_solved(
     assert pid_of(solver) != before
 
 
+def test_a_solver_that_dies_while_it_answers_is_told_as_such(solver: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert solve(CONTENDED, ask=solver.ask).winner == "cbc"
+    pid, pipe = pid_of(solver), solver._pipe
+
+    def cut_short() -> None:
+        os.kill(pid, signal.SIGKILL)
+        raise OSError("got end of file during message")  # what multiprocessing says of half an answer
+
+    monkeypatch.setattr(pipe, "recv", cut_short)
+    found = solve(CONTENDED, ask=solver.ask)
+    assert (found.winner, found.note) == ("greedy", "cbc failed: SolverLost: its process ended with SIGKILL")
+
+
 def test_a_solver_that_hangs_is_ended_in_time(solver: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
     assert solve(CONTENDED, ask=solver.ask).winner == "cbc"
     before = pid_of(solver)
