@@ -5,7 +5,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help venv system demo test check bench soak clean
+.PHONY: help venv system demo test releases pythons check bench soak clean
 
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -16,14 +16,21 @@ $(STAMP): pyproject.toml
 	$(BIN)/pip install --quiet -e '.[dev]'
 	@touch $@
 
-system:          ## Debian packages for the integration tests (Slurm, munge, Lua, MariaDB, Chromium)
+system: venv     ## what the integration tests need: Debian packages, and roots with other releases of Slurm
 	@./.ci/system-packages
+	@./.ci/roots
 
 demo: venv       ## replay the bundled trace under the shipped model and the usual policies, and write a report
 	$(BIN)/slurm-rl replay traces/hetero.csv.gz --cluster traces/hetero.cluster.json --report out/demo.html
 
 test: venv system ## all tests (integration included where its parts are present)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -q tests
+
+releases: venv system ## all integration tests on all releases of Slurm (make test: all on one, a core on the others)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -q --releases all tests/integration/lab tests/integration/live tests/integration/traces tests/lua
+
+pythons: venv system ## unit tests on the Pythons of Debian 13 and testing
+	@./.ci/pythons
 
 check: venv      ## lint, types, import directions
 	$(BIN)/ruff check .
@@ -35,7 +42,7 @@ bench: venv      ## speed, as ratios against peers in one run
 	$(BIN)/python -m pytest -q -s -m perf tests/perf
 
 soak: venv system ## long integration runs
-	$(BIN)/python -m pytest -q -m soak tests/integration
+	$(BIN)/python -m pytest -q -m soak tests/integration tests/unit/telemetry
 
 clean:
 	rm -rf $(VENV) out dist .mypy_cache .ruff_cache .pytest_cache

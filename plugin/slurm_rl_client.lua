@@ -8,6 +8,7 @@ local MAX_REPLY = 64 * 1024
 local MAX_REQUEST = 15 * 1024 -- the service refuses more than 16 KiB, headers included
 local MAX_STRING = 1024 -- longer request fields are left out
 local CHUNK = 4096
+local RESERVED = ".admin" -- beside the service's public socket, for root and SlurmUser alone
 local LOG_EVERY_S = 300
 
 local NO_VAL = 4294967294
@@ -66,6 +67,21 @@ local function all_gpus(job)
   end
 end
 
+local function is_named(content) return type(content) == "string" and content ~= "" end
+
+-- Jobs that ticks leave alone get nothing at submission either: parts of heterogeneous jobs, cron jobs, jobs in a
+-- reservation, held ones (priority 0) and those with a priority set by hand, and those that cannot start yet.
+local function is_left_alone(job, now)
+  local begin = given(job.begin_time, EXACT_INTEGERS) or 0 -- 0: the user gave none
+  return given(job.het_job_offset) ~= nil or given(job.priority) ~= nil or job.cron_job == true
+    or is_named(job.dependency) or is_named(job.reservation) or (begin > 0 and begin > now)
+end
+
+-- A comment is the user's own; the service needs it only where it speaks to us.
+local function comment_for_us(comment)
+  if type(comment) == "string" and comment:find("slurm-rl:", 1, true) then return text_of(comment) end
+end
+
 -- What the service may know, in its order on the wire. Never the script, never the environment.
 local function read_job(job, with_user_name)
   local fields = {}
@@ -77,8 +93,10 @@ local function read_job(job, with_user_name)
   add("user_id", given(job.user_id))
   if with_user_name then add("user_name", text_of(job.user_name)) end
   add("account", text_of(job.account))
+  if not is_named(job.account) then add("default_account", text_of(job.default_account)) end
   add("partition", text_of(job.partition))
   add("qos", text_of(job.qos))
+  if not is_named(job.qos) then add("default_qos", text_of(job.default_qos)) end
   add("time_limit_min", given(job.time_limit))
   add("min_nodes", given(job.min_nodes))
   add("max_nodes", given(job.max_nodes))
@@ -97,8 +115,8 @@ local function read_job(job, with_user_name)
   add("prefer", text_of(job.prefer))
   add("array", text_of(job.array_inx))
   add("name", text_of(job.name))
-  add("priority", given(job.priority))
   add("nice", nice and nice - NICE_OFFSET)
+  add("comment", comment_for_us(job.comment))
   return fields
 end
 
@@ -210,10 +228,23 @@ local function receive(sock, clock)
   end
 end
 
-local function exchange(sock, path, request, clock)
-  sock:settimeout(seconds_left(clock))
-  local connected, why = sock:connect(path)
-  if not connected then error(why, 0) end
+-- A connected socket. First the reserved one, which users cannot reach and so cannot flood; a service of another
+-- release has none, and where the file system has no ACLs it may be closed to SlurmUser.
+local function connect(new_socket, path, clock, opened)
+  local why
+  for _, at in ipairs({ path .. RESERVED, path }) do
+    local sock = new_socket()
+    opened[#opened + 1] = sock
+    sock:settimeout(seconds_left(clock))
+    local connected
+    connected, why = sock:connect(at)
+    if connected then return sock end
+  end
+  error(why, 0)
+end
+
+local function exchange(new_socket, path, request, clock, opened)
+  local sock = connect(new_socket, path, clock, opened)
   sock:settimeout(seconds_left(clock))
   local sent, problem = sock:send(request)
   if sent ~= #request then error(problem or "request was cut short", 0) end
@@ -299,16 +330,16 @@ local function new(settings, slurm)
   local known_features = set_of(settings.features or {})
 
   local function ask(request, clock)
-    local sock = stream()
-    local ok, status, body = pcall(exchange, sock, settings.socket, request, clock)
-    pcall(sock.close, sock)
+    local opened = {}
+    local ok, status, body = pcall(exchange, stream, settings.socket, request, clock, opened)
+    for i = 1, #opened do pcall(opened[i].close, opened[i]) end
     if not ok then error(status, 0) end
     return advice_in(status, body)
   end
 
   return function(job)
     local clock = { started = gettime(), seconds = settings.deadline_ms / 1000, gettime = gettime }
-    if breaker.is_open(clock.started) then return end
+    if breaker.is_open(clock.started) or is_left_alone(job, clock.started) then return end
     local body = json.encode(read_job(job, settings.send_user_name))
     if #body > MAX_REQUEST then return end
     local ok, advice = pcall(ask, http_request(body), clock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import tomllib
@@ -10,13 +11,15 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from slurm_rl.domain.optout import LeaveAlone
 from slurm_rl.errors import InputError
+from slurm_rl.place.catalogue import PLACEMENTS
 
 DEFAULT_FILE = Path("/etc/slurm-rl/slurm-rl.toml")
 ENVIRONMENT_PREFIX = "SLURM_RL_"
 MODES = ("off", "shadow", "enforce")
 
-Value = str | int | float | tuple[int, ...]
+Value = str | int | float | bool | tuple[int, ...] | tuple[str, ...]
 
 
 def _option(default: Any, section: str, doc: str, **bounds: Any) -> Any:
@@ -24,7 +27,9 @@ def _option(default: Any, section: str, doc: str, **bounds: Any) -> Any:
 
 
 _SLURM, _POLICY = "Slurm", "What is decided, and how far it may go"
+_ALONE = "What is left alone"
 _CYCLE, _HTTP, _RECORDS = "The cycle, and how much it may write", "The service", "Records"
+_TELEMETRY = "What jobs used, from the node agents"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,7 @@ class Config:
         "best-fit",
         _POLICY,
         "How the plan chooses nodes for jobs that can start; mip and greedy look at the speed of GPU types.",
-        choices=("first-fit", "best-fit", "spread", "round-robin", "tier", "greedy", "mip"),
+        choices=PLACEMENTS.names,
     )
     placement_lever: str = _option(
         "off",
@@ -100,14 +105,28 @@ class Config:
         "Relative speeds of GPU types, as TYPE=SPEED,…; learned: from jobs of the same user and name that ran on "
         "several types; what is not known counts as the vendors publish.",
     )
+    leave_alone_partitions: tuple[str, ...] = _option(
+        (), _ALONE, "Jobs of these partitions get no SiteFactor from us, at submission or later …", names=True
+    )
+    leave_alone_qos: tuple[str, ...] = _option((), _ALONE, "… nor those of these QOS …", names=True)
+    leave_alone_accounts: tuple[str, ...] = _option((), _ALONE, "… nor those of these accounts …", names=True)
+    leave_alone_users: tuple[str, ...] = _option((), _ALONE, "… nor those of these users.", names=True)
+    users_may_opt_out: bool = _option(
+        False, _ALONE, "Whether a job is also left alone whose user gave it --comment=slurm-rl:off."
+    )
     slurm_conf: str = _option("", _SLURM, "The cluster's slurm.conf; empty: SLURM_CONF, or Slurm's own default.")
     client: str = _option(
         "auto",
         _SLURM,
-        "How to speak to Slurm: its own commands (cli), pyslurm, or whichever fits (auto).",
+        "How to write to Slurm: through its own commands (cli, which auto means) or pyslurm (docs/service.md).",
         choices=("auto", "cli", "pyslurm"),
     )
     slurm_timeout: float = _option(10.0, _SLURM, "Seconds that slurmctld has for an answer.", low=0.5, high=300.0)
+    write_unknown_release: bool = _option(
+        False,
+        _SLURM,
+        "Whether to write to a release of Slurm that this version does not know, as --force does.",
+    )
     history_days: float = _option(
         14.0, _SLURM, "Days of accounting history that run-time estimates learn from at start.", low=0.0, high=366.0
     )
@@ -145,15 +164,62 @@ class Config:
     write_uids: tuple[int, ...] = _option(
         (), _HTTP, "Users who may change things and see every job, besides root, SlurmUser and the service's own user."
     )
-    tcp: str = _option("", _HTTP, "Also listen on HOST:PORT, with a bearer token; empty: on the unix socket only.")
+    tcp: str = _option(
+        "",
+        _HTTP,
+        "Also listen on HOST:PORT, for those who have a token or a munge credential; empty: on unix sockets only.",
+    )
+    tls_cert: str = _option(
+        "", _HTTP, "The certificate (PEM, with its chain) for tcp; without one, tcp is for loopback addresses only."
+    )
+    tls_key: str = _option("", _HTTP, "Its private key; empty: it stands in the same file.")
+    tcp_plain: bool = _option(
+        False, _HTTP, "Whether tcp may do without TLS beyond loopback: tokens then cross the network in the clear."
+    )
     token_file: str = _option(
-        "", _HTTP, "The file that holds the bearer token for tcp: one line of at least 32 characters."
+        "", _HTTP, "The file that holds the admin token for tcp: one line of at least 32 characters, chmod 600."
+    )
+    operator_token_file: str = _option("", _HTTP, "… the operator token, for mode and reload …")
+    read_token_file: str = _option("", _HTTP, "… and the read-only token, for Prometheus and dashboards.")
+    munge: bool = _option(
+        False,
+        _HTTP,
+        "Whether users may ask for their own jobs over tcp by a munge credential, as `slurm-rl explain` does on login "
+        "nodes.",
+    )
+    munge_socket: str = _option("", _HTTP, "munged's socket; empty: munge's own default.")
+    url: str = _option(
+        "",
+        _HTTP,
+        "On login nodes: the service's address for `slurm-rl explain`, as https://HOST:PORT; empty: the unix socket.",
+    )
+    tls_ca: str = _option(
+        "", _HTTP, "On login nodes: the certificates that url is checked against; empty: the system's."
     )
     max_connections: int = _option(128, _HTTP, "More connections at a time are turned away.", low=4, high=10_000)
     request_timeout_ms: int = _option(200, _HTTP, "A request that takes longer is given up.", low=10, high=10_000)
     state_dir: str = _option("/var/lib/slurm-rl", _RECORDS, "Where the journal is kept.")
     journal_days: float = _option(
         30.0, _RECORDS, "Records of ended jobs older than this are dropped.", low=1.0, high=3660.0
+    )
+    journal_mb: int = _option(
+        200,
+        _RECORDS,
+        "The journal's records are kept below so many MB: the oldest go first. What undo goes by is always kept.",
+        low=1,
+        high=1_000_000,
+    )
+    telemetry_agents: str = _option(
+        "",
+        _TELEMETRY,
+        "Node agents to pull job records from, as HOST:PORT or https://HOST:PORT with host lists: gpu[01-40]:9410.",
+    )
+    telemetry_token_file: str = _option("", _TELEMETRY, "The file that holds the agents' bearer token.")
+    telemetry_ca_file: str = _option("", _TELEMETRY, "Certificates (PEM) that agents on https are checked against.")
+    telemetry_dir: str = _option("", _TELEMETRY, "A shared directory that agents write job records to (--share-dir).")
+    telemetry_interval: float = _option(60.0, _TELEMETRY, "Seconds between two rounds.", low=1.0, high=86_400.0)
+    telemetry_days: float = _option(
+        365.0, _TELEMETRY, "Job records older than this are dropped.", low=1.0, high=36_600.0
     )
     log_level: str = _option(
         "info", _RECORDS, "How much is logged, as JSON on stderr.", choices=("debug", "info", "warning", "error")
@@ -162,6 +228,16 @@ class Config:
     @property
     def journal(self) -> Path:
         return Path(self.state_dir) / "journal.sqlite"
+
+    @property
+    def leave_alone(self) -> LeaveAlone:
+        return LeaveAlone(
+            frozenset(self.leave_alone_partitions),
+            frozenset(self.leave_alone_qos),
+            frozenset(self.leave_alone_accounts),
+            frozenset(self.leave_alone_users),
+            self.users_may_opt_out,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +288,11 @@ def _from_text(name: str, text: str) -> Any:
     default = _FIELDS[name].default
     if isinstance(default, str):
         return text
+    if isinstance(default, bool):
+        return {"true": True, "false": False}.get(text.strip().lower(), text)
     parts = [p.strip() for p in text.split(",") if p.strip()] if isinstance(default, tuple) else [text.strip()]
+    if _FIELDS[name].metadata.get("names"):
+        return parts
     kind = float if isinstance(default, float) else int
     try:
         numbers = [kind(p) for p in parts]
@@ -228,6 +308,14 @@ def _checked(name: str, value: Any, where: str) -> Value:
     def refuse(expected: str) -> InputError:
         return InputError(f"must be {expected}, got {value!r}", file=where, field=name)
 
+    if rules.get("names"):
+        if not isinstance(value, list | tuple) or not all(type(v) is str and v and v.isprintable() for v in value):
+            raise refuse("a list of names")
+        return tuple(value)
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise refuse("true or false")
+        return value
     if isinstance(default, tuple):
         if not isinstance(value, list | tuple) or not all(type(v) is int and 0 <= v < 2**32 for v in value):
             raise refuse("a list of user ids")
@@ -254,8 +342,23 @@ def _check_together(config: Config, where: str) -> None:
         host, _, port = config.tcp.rpartition(":")
         if not host or not re.fullmatch(r"\d{1,5}", port) or not 0 < int(port) < 65536:
             raise InputError(f"must be HOST:PORT, got {config.tcp!r}", file=where, field="tcp")
-        if not config.token_file:
-            raise InputError("needs token_file: TCP is never open without one", file=where, field="tcp")
+        if not (any(getattr(config, name) for name in _TOKEN_FILES.values()) or config.munge):
+            raise InputError(
+                "needs token_file, operator_token_file, read_token_file or munge: TCP is never open to everybody",
+                file=where,
+                field="tcp",
+            )
+        if not (config.tls_cert or config.tcp_plain or _is_loopback(host.strip("[]"))):
+            raise InputError(
+                f"{host} is no loopback address: without TLS, tokens would cross the network in the clear",
+                file=where,
+                field="tcp",
+                remedy="set tls_cert and tls_key, or tcp_plain = true",
+            )
+    if config.url and not re.fullmatch(r"https?://[^/\s]+:\d{1,5}", config.url):
+        raise InputError(f"must be https://HOST:PORT, got {config.url!r}", file=where, field="url")
+    if config.telemetry_agents and not config.telemetry_token_file:
+        raise InputError("needs telemetry_token_file", file=where, field="telemetry_agents")
     if config.placement_defer and config.placement != "mip":
         raise InputError('needs placement = "mip"', file=where, field="placement_defer")
     if config.lease_seconds < 3 * config.interval:
@@ -266,15 +369,39 @@ def _check_together(config: Config, where: str) -> None:
         )
 
 
-def read_token(config: Config) -> str:
-    """The bearer token; a file that others can read holds no secret."""
-    path = Path(config.token_file)
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+_TOKEN_FILES = {"admin": "token_file", "operator": "operator_token_file", "reader": "read_token_file"}
+
+
+def read_tokens(config: Config) -> dict[str, str]:
+    """The bearer tokens by role: admin, operator, reader; none without tcp."""
+    if not config.tcp:
+        return {}
+    found: dict[str, str] = {}
+    for role, name in _TOKEN_FILES.items():
+        path = getattr(config, name)
+        if path:
+            token = read_token(Path(path), name)
+            if token in found.values():
+                raise InputError("holds the token of another role", file=path, field=name)
+            found[role] = token
+    return found
+
+
+def read_token(path: Path, field_name: str = "token_file") -> str:
+    """A bearer token; a file that others can read holds no secret."""
     try:
         mode, token = path.stat().st_mode, path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {error}", file=str(path), field="token_file") from None
+        raise InputError(f"cannot be read: {error}", file=str(path), field=field_name) from None
     if mode & 0o077:
-        raise InputError("others may read it", file=str(path), field="token_file", remedy=f"chmod 600 {path}")
+        raise InputError("others may read it", file=str(path), field=field_name, remedy=f"chmod 600 {path}")
     if len(token) < 32:
         raise InputError("the token has fewer than 32 characters", file=str(path), remedy="openssl rand -hex 32")
     return token
@@ -306,7 +433,9 @@ def as_toml(value: Any) -> str:
     """A value as TOML writes it."""
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return str(list(value)) if isinstance(value, tuple) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "[" + ", ".join(map(as_toml, value)) + "]" if isinstance(value, tuple) else str(value)
 
 
 def _wrapped(text: str, width: int) -> list[str]:
@@ -316,4 +445,4 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 _FIELDS: dict[str, Any] = {f.name: f for f in fields(Config)}
-_SECTIONS = [_POLICY, _SLURM, _CYCLE, _HTTP, _RECORDS]
+_SECTIONS = [_POLICY, _ALONE, _SLURM, _CYCLE, _HTTP, _TELEMETRY, _RECORDS]

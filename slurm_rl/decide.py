@@ -1,7 +1,7 @@
 """Snapshot + policy + placer -> Plan, with the guardrails: bounds, starvation cap, output gate, fallback.
 
 `decide` is pure: it works on a copy of the snapshot, and time is part of the snapshot. The replay engine calls the
-same kernels (`order_queue`, the passes of backfill.py and profile.py); a test holds the two equal step by step.
+same kernels (`order_queue`, `start_jobs`); a test holds the two equal step by step.
 """
 
 from __future__ import annotations
@@ -11,24 +11,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slurm_rl.backfill import BACKFILLS, CONSERVATIVE, EASY, NONE, call_easy_pass
-from slurm_rl.cycle import INTERVAL, MAIN_DEPTH, call_slurm_cycle
-from slurm_rl.domain import tables as t
-from slurm_rl.domain.arrays import Array
-from slurm_rl.domain.links import link
+from slurm_rl.backfill.catalogue import RULES, Rule
+from slurm_rl.backfill.dispatch import start_jobs
 from slurm_rl.domain.snapshot import Later, Plan, Reason, Snapshot, Start
-from slurm_rl.domain.tables import World, enough_rows
-from slurm_rl.errors import unknown_name
-from slurm_rl.jit import kernel
-from slurm_rl.linking import link_kernels
-from slurm_rl.place.kernels import MIP, PLACERS
+from slurm_rl.kernel import tables as t
+from slurm_rl.kernel.arrays import Array
+from slurm_rl.kernel.jit import kernel
+from slurm_rl.kernel.linking import link_kernels
+from slurm_rl.kernel.tables import World, enough_rows
+from slurm_rl.place.catalogue import PLACEMENTS
 from slurm_rl.place.plan import Planner
+from slurm_rl.policy.catalogue import GIVEN, MULTIFACTOR
 from slurm_rl.policy.fairshare import fair_tree, hold
-from slurm_rl.policy.heuristics import GIVEN, MULTIFACTOR
 from slurm_rl.policy.order import call_order_queue, site_factor, starving, weight_sum
 from slurm_rl.policy.registry import PolicySpec, booked, network_tables, settings_for
 from slurm_rl.policy.sorting import sort_by_score
-from slurm_rl.profile import call_conservative_pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +53,7 @@ def decide(
     `scores` replaces the policy's own, one for each pending job: the way of policies that kernels do not know. If they
     are not all finite, or say nothing about several jobs, Slurm's own order (multifactor) stands, and the plan says so.
     """
-    if backfill not in BACKFILLS:
-        raise unknown_name("backfill", backfill, BACKFILLS)
-    if placement not in PLACERS:
-        raise unknown_name("placement", placement, PLACERS)
+    rule, placer = RULES[backfill], PLACEMENTS[placement]
     guard = guardrails or Guardrails()
     fallback = scores is not None and not _usable(scores)
     name = policy.name
@@ -67,31 +61,24 @@ def decide(
         policy = replace(policy, name="multifactor", code=MULTIFACTOR, starve_drain=math.inf)
     elif scores is not None:
         policy = replace(policy, code=GIVEN, starve_drain=math.inf)  # nobody has observed the backlog
-    if BACKFILLS[backfill] >= CONSERVATIVE:
+    if rule.books_many:
         policy = booked(policy)
     policy = replace(policy, starve_age=guard.starve_age, starve_factor=guard.starve_factor)
     world = snapshot.world.copy()
     calculated = world["calculated"]
-    settings = settings_for(
-        policy,
-        backfill=int(BACKFILLS[backfill]),
-        placer=PLACERS[placement],
-        influence=guard.influence,
-        preempt=False,
-        weights=weights,
-    )
-    for key, value in settings.items():
+    world.unlink()
+    settings = settings_for(policy, influence=guard.influence, weights=weights)
+    for key, value in (settings | rule.settings | placer.settings).items():
         world[key] = value
     world["calculated"] = calculated
     world["prefer"] = world["speed"][world["shapes"]["row"]]
-    planner = (planner or Planner()) if PLACERS[placement] == MIP else None
+    planner = (planner or Planner()) if placer.planned else None
     if planner is not None and len(world["hint_of"]) == 0:
         world["hint_of"] = np.zeros(len(world["jobs"]), dtype=np.int64)
-    link_kernels(world)
-    link(world, "order_queue")
     _make_scratch(world)
     for key, table in network_tables(policy, len(world["jobs"])).items():
         world[key] = table
+    link_kernels(world, policy.row, placer, rule)
     if scores is not None and not fallback:
         world["live"]["score"][snapshot.pending] = scores
     renew_fairshare(world.record, snapshot.now)
@@ -110,11 +97,11 @@ def decide(
     if planner is not None:
         planner.plan(world, [(p, ranked) for (p, _), ranked in zip(queues, order, strict=True)])
     for p, queue in queues:
-        starts.extend(_starts(world, snapshot.now, p, queue, cycle=False))
-    if backfill == "slurm" and snapshot.now % INTERVAL == 0:
+        starts.extend(_starts(world, rule, snapshot.now, p, queue, cycle=False))
+    if rule.interval and snapshot.now % rule.interval == 0:
         for p, queue in queues:
             waiting = queue[world["live"]["held"][queue] == 0]
-            starts.extend(_starts(world, snapshot.now, p, waiting, cycle=True))
+            starts.extend(_starts(world, rule, snapshot.now, p, waiting, cycle=True))
     jobs = np.concatenate(order).tolist() if order else []
     score = np.concatenate(values) if order else np.zeros(0)
     first = np.concatenate(promoted) if order else np.zeros(0, dtype=bool)
@@ -139,10 +126,10 @@ def _make_scratch(world: World) -> None:
         world[name] = np.empty(jobs, dtype=np.int64)
 
 
-def _starts(world: World, now: int, pool: int, queue: Array, *, cycle: bool) -> list[Start]:
-    if world["backfill"] >= CONSERVATIVE:
+def _starts(world: World, rule: Rule, now: int, pool: int, queue: Array, *, cycle: bool) -> list[Start]:
+    if rule.profile:
         rows = 4 + int(world["pools"]["running"][pool]) + 4 * len(queue)
-        enough_rows(world, rows, on_nodes=world["backfill"] == CONSERVATIVE)
+        enough_rows(world, rows, on_nodes=rule.profile == "nodes")
     count = int(_plan_pool(world.record, now, pool, queue, cycle))
     entries, live = world["entries"], world["live"]
     starts = []
@@ -215,19 +202,11 @@ def _plan_pool(world: Array, now: int, pool: int, queue: Array, cycle: bool) -> 
     if count == 0 or not (changed or (cycle and t.pools(w).due[pool])):
         return 0  # a pool in which nothing has happened has no pass
     call_order_queue(w, float(now), queue, count)
-    order, started = t.order(w), t.started(w)
     w.stamp += 1
-    if w.backfill <= EASY:
-        starts = call_easy_pass(w, w.backfill, now, pool, order, 0, count, 0, w.stamp, started)
-    elif w.backfill == CONSERVATIVE:
-        starts = call_conservative_pass(w, now, pool, order, 0, count, t.pools(w).change[pool] == 3, started)
-    elif cycle:
-        starts = call_slurm_cycle(w, now, pool, order, 0, count, w.stamp, started)
-    else:
-        starts = call_easy_pass(w, NONE, now, pool, order, 0, min(count, MAIN_DEPTH), 0, w.stamp, started)
+    starts = start_jobs(w, now, pool, t.order(w), 0, count, 0, w.stamp, cycle)
     if w.track_usage:
         for i in range(starts):
-            j = started[i]
+            j = t.started(w)[i]
             volume = t.shapes(w).volume[t.jobs(w).request[j]]
             user, account = np.int64(t.jobs(w).user[j]), np.int64(t.jobs(w).account[j])
             hold(t.users(w), t.accounts(w), user, account, volume, float(now), w.half_life)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_rl.domain.build import build
 from slurm_rl.domain.cluster import Cluster, NodeClass
+from slurm_rl.kernel.build import build
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.traces.trace import Trace, make_trace
 from slurm_rl_sim.simulation import NodeEvents, Simulation

@@ -7,20 +7,32 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_rl.backfill import SLURM, begin
-from slurm_rl.cycle import INTERVAL
-from slurm_rl.domain import tables as t
-from slurm_rl.domain.arrays import CPU, GPU, GPU_MILLI, MEM, NEVER, NO, NOW, Array, Record
-from slurm_rl.domain.links import INT, NOTHING, by_address
-from slurm_rl.jit import inlined, inner, kernel
+from slurm_rl.backfill.conservative import unbook
+from slurm_rl.backfill.starting import begin
+from slurm_rl.kernel import tables as t
+from slurm_rl.kernel.arrays import (
+    CPU,
+    GPU,
+    GPU_MILLI,
+    LATENCY_BUCKETS,
+    MEM,
+    NEVER,
+    NEW_HEAD,
+    NO,
+    NOW,
+    RELEASED,
+    Array,
+    Record,
+)
+from slurm_rl.kernel.jit import inlined, inner, kernel
+from slurm_rl.kernel.links import INT, NOTHING, by_address
 from slurm_rl.place.kernels import call_place
+from slurm_rl.policy.catalogue import BY_USER
 from slurm_rl.policy.estimate import finish
 from slurm_rl.policy.fairshare import fair_tree
-from slurm_rl.policy.heuristics import BY_USER
-from slurm_rl.profile import unbook
 from slurm_rl_sim.moves import arrive, launch, needs, release, stop_running
 from slurm_rl_sim.schedule import schedule
-from slurm_rl_sim.state import COMPLETED, KILLED, LATENCY_BUCKETS, WAITING, heap_remove, remove_started, touch
+from slurm_rl_sim.state import COMPLETED, KILLED, WAITING, heap_remove, remove_started, touch
 from slurm_rl_sim.ticks import cycles
 
 DONE, BEFORE_PASS, PAUSED, GROW = range(4)  # what `advance` came back for
@@ -72,10 +84,10 @@ def node_events(w: Record, now: int) -> None:
         total[NOW, pool, GPU] += sign * nodes.gpu[n]
         for g in range(min(nodes.gpu[n], used.shape[2])):
             used[NOW, n, g] = 0 if up else GPU_MILLI
-        # Bookings were made for another cluster: conservative plans the pool anew.
+        # C4: bookings were made for another cluster, conservative plans the pool anew.
         for i in range(pools.queue_first[pool], pools.queue_last[pool]):
             unbook(w, t.queue(w)[i])
-        touch(w, pool, np.int64(3))
+        touch(w, pool, RELEASED)
 
 
 call_node_events = by_address("node_events", node_events, NOTHING, INT)
@@ -147,7 +159,7 @@ def _wake(w: Record, now: int) -> None:
         if t.hint_of(w)[j] < 0:
             if -t.hint_of(w)[j] <= now:
                 t.hint_of(w)[j] = 0
-                touch(w, t.shapes(w).pool[np.int64(t.jobs(w).request[j])], np.int64(2))
+                touch(w, t.shapes(w).pool[np.int64(t.jobs(w).request[j])], NEW_HEAD)
             else:
                 w.wake = min(w.wake, -t.hint_of(w)[j])
 
@@ -170,7 +182,7 @@ def _apply_events(w: Record, now: int) -> None:
 
 @inlined
 def _schedule_all(w: Record, now: int) -> bool:
-    """One pass for each touched pool, then backfill cycles that are due; False if a profile needs more rows first."""
+    """One pass for each touched pool, then cycles that are due (S2); False if a profile needs more rows first."""
     pools = t.pools(w)
     if w.track_usage and now - w.calculated >= w.calc_period:
         fair_tree(t.users(w), t.accounts(w), float(now), w.half_life)
@@ -189,9 +201,9 @@ def _schedule_all(w: Record, now: int) -> bool:
             w.touched -= 1
             pools.change[pool] = 0
             pools.fresh[pool] = 0
-            if w.backfill == SLURM and pools.queue_last[pool] > pools.queue_first[pool]:
+            if w.interval > 0 and pools.queue_last[pool] > pools.queue_first[pool]:
                 pools.due[pool] = 1
-                w.tick = -(-now // INTERVAL) * INTERVAL
+                w.tick = -(-now // w.interval) * w.interval
         if cycle == 1:
             w.tick = NEVER
     return True

@@ -19,37 +19,26 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from slurm_rl.backfill import copy_pool
-from slurm_rl.domain import tables as t
-from slurm_rl.domain.arrays import NOW, SCRATCH, Array
+from slurm_rl.backfill.starting import copy_pool
 from slurm_rl.domain.cluster import Cluster
-from slurm_rl.domain.links import link
 from slurm_rl.errors import InputError, unknown_name
-from slurm_rl.jit import kernel
-from slurm_rl.place.kernels import call_place, put_off, take
+from slurm_rl.kernel import tables as t
+from slurm_rl.kernel.arrays import NOW, SCRATCH, Array
+from slurm_rl.kernel.jit import kernel
+from slurm_rl.place.kernels import call_place, deferred, take
+from slurm_rl.policy.catalogue import BY_USER, GIVEN
 from slurm_rl.policy.estimate import refresh
 from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT, observe
-from slurm_rl.policy.heuristics import BY_USER, GIVEN
 from slurm_rl.policy.registry import PolicySpec, parse_policy
 from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.trace import Trace
-from slurm_rl_sim.metrics import metrics
+from slurm_rl_sim.metrics import METRICS, metrics
 from slurm_rl_sim.replay import Prepared, find_cluster, prepare
 from slurm_rl_sim.result import result_of
 from slurm_rl_sim.simulation import Simulation
 
 # Scores of a whole window, compared with the baseline's: the metric, and whether more of it is better.
-SCORES: dict[str, tuple[str, bool]] = {
-    "bsld": ("mean_bsld", False),
-    "wait": ("mean_wait", False),
-    "turnaround": ("mean_jct", False),
-    "slowdown": ("mean_slowdown", False),
-    "utilization": ("utilization", True),
-    "tail": ("p99_wait", False),
-    "fairness": ("jain_users", True),
-    "deadline": ("sla_met", True),
-    "energy": ("energy_kwh", False),
-}
+SCORES = {m.reward: (m.name, m.better > 0) for m in METRICS if m.reward}
 _FIRST = 1e15  # above any score by submit time
 
 
@@ -67,7 +56,7 @@ def _deal(world: Array, pool: int, hand: Array) -> int:
     copy_pool(w, pool, NOW, SCRATCH)
     count = 0
     for i in range(first, last):
-        if count < len(hand) and not put_off(w, t.queue(w)[i]):
+        if count < len(hand) and not deferred(w, t.queue(w)[i]):
             hand[count] = t.queue(w)[i]
             count += 1
     return count if count > 0 and _any_room(w, hand, count) else 0
@@ -245,7 +234,6 @@ class ReplayEnv(gymnasium.Env[dict[str, Array], Any]):
         world["track_usage"] = 1
         world["features"] = np.zeros((max(jobs, len(self._hand)), JOB_COUNT), dtype=np.float32)
         world["context"] = np.zeros(POOL_COUNT, dtype=np.float32)
-        link(world, "place", "order_queue")
         world["live"]["score"] = -world["jobs"]["submit"].astype(float)
         if self._defer:
             world["hint_of"] = np.zeros(jobs, dtype=np.int64)

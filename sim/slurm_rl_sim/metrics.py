@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from slurm_rl.domain.arrays import UNLIMITED, Array
-from slurm_rl.jit import kernel
+from slurm_rl.kernel.arrays import UNLIMITED, Array
+from slurm_rl.kernel.jit import kernel
 from slurm_rl_sim import state as st
 from slurm_rl_sim.result import Result
 
 BOUND = 10.0  # seconds: the bound of bounded slowdown
+Value = float | int | None
 
 
 def bounded_slowdown(wait: Array, run: Array) -> Array:
@@ -21,79 +24,179 @@ def bounded_slowdown(wait: Array, run: Array) -> Array:
     return np.maximum((wait + run) / np.maximum(run, BOUND), 1.0)
 
 
-def some_metrics(result: Result, names: Collection[str]) -> dict[str, float | int | None]:
-    """Metrics of these names alone, which is quicker; else as `metrics`."""
-    picked = result.measured & result.ran
-    if not set(names) <= _OF_TIMES or not picked.any():
-        every = metrics(result)
-        return {name: every[name] for name in names}
-    return _times(result, picked, names)
+class Measures:
+    """What metrics are made of: of the measured jobs that ran, and of the cluster meanwhile; each computed once."""
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+        self.picked = result.measured & result.ran
+
+    def in_state(self, state: int) -> int:
+        """How many measured jobs came to this end."""
+        return int((self.result.measured & (self.result.state == state)).sum())
+
+    @cached_property
+    def submit(self) -> Array:
+        return self.result.trace.submit_time[self.picked]
+
+    @cached_property
+    def end(self) -> Array:
+        return self.result.end[self.picked]
+
+    @cached_property
+    def wait(self) -> Array:
+        return (self.result.start[self.picked] - self.submit).astype(float)
+
+    @cached_property
+    def run(self) -> Array:
+        return (self.end - self.result.start[self.picked]).astype(float)
+
+    @cached_property
+    def jct(self) -> Array:
+        return (self.end - self.submit).astype(float)
+
+    @cached_property
+    def slow(self) -> Array:
+        return bounded_slowdown(self.wait, self.run)
+
+    @cached_property
+    def slow_by_user(self) -> Array:
+        """Each user's mean bounded slowdown."""
+        user = self.result.workload.jobs["user"][self.picked]
+        count = np.bincount(user)
+        found: Array = np.bincount(user, weights=self.slow)[count > 0] / count[count > 0]
+        return found
+
+    @property
+    def jain(self) -> float:
+        each = self.slow_by_user
+        return float(each.sum() ** 2 / (len(each) * (each**2).sum()))
+
+    @property
+    def deadlines_met(self) -> float | None:
+        deadline = self.result.trace.deadline[self.picked]
+        due = deadline >= 0
+        return float((self.end[due] <= deadline[due]).mean()) if due.any() else None
+
+    @cached_property
+    def cluster(self) -> dict[str, Value]:
+        return _cluster(self.result, self.picked)
 
 
-def metrics(result: Result) -> dict[str, float | int | None]:
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A row of the table: JSON, report, evaluation, rewards of the environment and docs come from it."""
+
+    name: str  # in JSON
+    label: str  # for people
+    unit: str  # s, share, count or us
+    better: int  # -1: less is better, 1: more is, 0: neither
+    group: str  # of the report; "": not in it
+    meaning: str
+    of: Callable[[Measures], Any]  # None: nothing to measure
+    of_any: bool = False  # known even if no job ran
+    reward: str = ""  # the name by which the environment rewards it
+    compared: bool = False  # by `slurm-rl evaluate`
+
+
+def _percentile(name: str, q: int) -> Callable[[Measures], Any]:
+    return lambda m: np.percentile(getattr(m, name), q)
+
+
+def _of_cluster(name: str) -> Callable[[Measures], Any]:
+    return lambda m: m.cluster[name]
+
+
+_WAITING, _SLOWDOWN, _OUTCOME, _CLUSTER = GROUPS = ("Waiting", "Slowdown", "Fairness and outcome", "Cluster")
+METRICS = (
+    Metric("jobs", "jobs measured", "count", 0, _OUTCOME, "", lambda m: int(m.result.measured.sum()), of_any=True),
+    Metric("completed", "completed", "count", 0, _OUTCOME, "jobs", lambda m: m.in_state(st.COMPLETED), of_any=True),
+    Metric("rejected", "never ran", "count", 0, _OUTCOME, "jobs", lambda m: m.in_state(st.REJECTED), of_any=True),
+    Metric("killed", "killed at limit", "count", 0, _OUTCOME, "jobs", lambda m: m.in_state(st.KILLED), of_any=True),
+    Metric("mean_wait", "mean wait", "s", -1, _WAITING, "from submission to start",
+           lambda m: m.wait.mean(), reward="wait", compared=True),
+    Metric("p50_wait", "median wait", "s", -1, _WAITING, "half of the jobs wait no longer", _percentile("wait", 50)),
+    Metric("p95_wait", "p95 wait", "s", -1, _WAITING, "1 job in 20 waits longer", _percentile("wait", 95)),
+    Metric("p99_wait", "p99 wait", "s", -1, _WAITING, "1 job in 100 waits longer",
+           _percentile("wait", 99), reward="tail", compared=True),
+    Metric("max_wait", "longest wait", "s", -1, _WAITING, "of any job", lambda m: m.wait.max(), compared=True),
+    Metric("mean_jct", "mean completion", "s", -1, _WAITING, "from submission to end",
+           lambda m: m.jct.mean(), reward="turnaround"),
+    Metric("p95_jct", "p95 completion", "s", -1, _WAITING, "", _percentile("jct", 95)),
+    Metric("p99_jct", "p99 completion", "s", -1, _WAITING, "", _percentile("jct", 99)),
+    Metric("mean_bsld", "mean slowdown", "count", -1, _SLOWDOWN, "bounded; short jobs that wait long weigh most",
+           lambda m: m.slow.mean(), reward="bsld", compared=True),
+    Metric("geomean_bsld", "geometric mean", "count", -1, _SLOWDOWN, "what a typical job sees",
+           lambda m: np.exp(np.log(m.slow).mean()), compared=True),
+    Metric("user_bsld", "mean over users", "count", -1, _SLOWDOWN, "each user counts once, whatever they submit",
+           lambda m: m.slow_by_user.mean(), compared=True),
+    Metric("mean_slowdown", "unbounded mean", "count", -1, _SLOWDOWN, "jobs of seconds weigh even more",
+           lambda m: ((m.wait + m.run) / np.maximum(m.run, 1.0)).mean(), reward="slowdown"),
+    Metric("makespan", "makespan", "s", -1, _CLUSTER, "first submission to last end",
+           lambda m: m.end.max() - m.submit.min()),
+    Metric("utilization", "utilization", "share", 1, _CLUSTER, "allocated over the makespan",
+           _of_cluster("utilization"), reward="utilization", compared=True),
+    Metric("flops_utilization", "utilization by speed", "share", 1, _CLUSTER, "faster GPUs count for more",
+           _of_cluster("flops_utilization")),
+    Metric("gpu_allocation_rate", "allocated while jobs wait", "share", 1, _CLUSTER, "share of GPUs",
+           _of_cluster("gpu_allocation_rate")),
+    Metric("fragmentation", "fragmentation", "share", -1, _CLUSTER,
+           "of what is free while jobs wait, on partly used nodes", _of_cluster("fragmentation")),
+    Metric("queue_max", "longest queue", "count", -1, _CLUSTER, "jobs", _of_cluster("queue_max")),
+    Metric("queue_mean", "mean queue", "count", -1, _CLUSTER, "jobs", _of_cluster("queue_mean")),
+    Metric("jain_users", "Jain index of users", "count", 1, _OUTCOME, "1: all users are slowed down alike",
+           lambda m: m.jain, reward="fairness", compared=True),
+    Metric("sla_met", "deadlines met", "share", 1, _OUTCOME, "of jobs that have one",
+           lambda m: m.deadlines_met, reward="deadline"),
+    Metric("energy_kwh", "energy, kWh", "count", -1, _CLUSTER, "estimate from idle and busy watts",
+           _of_cluster("energy_kwh"), reward="energy"),
+    # Of several replays side by side: `replay` fills it in.
+    Metric("oracle_gap", "gap to the limit", "share", -1, _SLOWDOWN, "mean slowdown above SJF with true run times",
+           lambda m: None),
+    # Of this machine's speed, not of the schedule: they differ from run to run and stay out of the report.
+    Metric("decision_p50_us", "median pass", "us", -1, "", "", lambda m: _known(m.result.latency_us[0]), of_any=True),
+    Metric("decision_p99_us", "p99 pass", "us", -1, "", "", lambda m: _known(m.result.latency_us[1]), of_any=True),
+)  # fmt: skip
+
+
+def metrics(result: Result) -> dict[str, Value]:
     """All metrics by their names; None where a trace has nothing to measure (no deadline, no job that ran)."""
-    measured = result.measured
-    picked = measured & result.ran
-    figures: dict[str, float | int | None] = {
-        "jobs": int(measured.sum()),
-        "completed": int((measured & (result.state == st.COMPLETED)).sum()),
-        "rejected": int((measured & (result.state == st.REJECTED)).sum()),
-        "killed": int((measured & (result.state == st.KILLED)).sum()),
-    }
-    figures |= dict.fromkeys(_NAMES)
-    if picked.any():
-        figures |= _times(result, picked, _OF_TIMES) | _cluster(result, picked)
-    figures["decision_p50_us"], figures["decision_p99_us"] = (_known(v) for v in result.latency_us)
-    return figures
+    return some_metrics(result, {m.name for m in METRICS})
 
 
-_NAMES = (
-    "mean_wait p50_wait p95_wait p99_wait max_wait mean_jct p95_jct p99_jct mean_bsld geomean_bsld user_bsld "
-    "mean_slowdown makespan utilization flops_utilization gpu_allocation_rate fragmentation queue_max queue_mean "
-    "jain_users sla_met energy_kwh oracle_gap decision_p50_us decision_p99_us"
-).split()
+def some_metrics(result: Result, names: Collection[str]) -> dict[str, Value]:
+    """Metrics of these names alone, which is quicker."""
+    measures = Measures(result)
+    ran = bool(measures.picked.any())
+    return {m.name: _plain(m.of(measures)) if ran or m.of_any else None for m in METRICS if m.name in names}
 
 
-_OF_TIMES = frozenset(
-    "mean_wait p50_wait p95_wait p99_wait max_wait mean_jct p95_jct p99_jct mean_bsld geomean_bsld user_bsld "
-    "mean_slowdown makespan jain_users sla_met".split()
-)
+def _plain(value: Any) -> Value:
+    return value if value is None or isinstance(value, int) else float(value)
+
+
+def as_markdown() -> str:
+    """The table as docs/report.md has it."""
+    better = {-1: "less", 0: "", 1: "more"}
+    rows = [f"| `{m.name}` | {m.label} | {m.unit} | {better[m.better]} | {m.meaning} |" for m in METRICS]
+    return "\n".join(["| name | what it is | unit | better | meaning |", "|---|---|---|---|---|", *rows])
+
+
+def share_of_the_way(base: float, own: float, limit: float) -> float | None:
+    """How far a policy goes from a baseline's slowdown to the limit's, in shares of the way; None if there is none.
+
+    The way is measured in logarithms: from 100 to 10 is as far as from 10 to 1, as with all ratios of slowdowns.
+    """
+    if not base > limit > 0.0 or own <= 0.0:
+        return None
+    return math.log(base / own) / math.log(base / limit)
 
 
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
 
 
-def _times(result: Result, picked: Array, names: Collection[str]) -> dict[str, float | int | None]:
-    submit, start, end = result.trace.submit_time[picked], result.start[picked], result.end[picked]
-    wait, run, jct = (start - submit).astype(float), (end - start).astype(float), (end - submit).astype(float)
-    slow = bounded_slowdown(wait, run)
-    user = result.workload.jobs["user"][picked]
-    count = np.bincount(user)
-    per_user = np.bincount(user, weights=slow)[count > 0] / count[count > 0]
-    deadline = result.trace.deadline[picked]
-    due = deadline >= 0
-    figures: dict[str, Callable[[], Any]] = {
-        "mean_wait": wait.mean,
-        "p50_wait": lambda: np.percentile(wait, 50),
-        "p95_wait": lambda: np.percentile(wait, 95),
-        "p99_wait": lambda: np.percentile(wait, 99),
-        "max_wait": wait.max,
-        "mean_jct": jct.mean,
-        "p95_jct": lambda: np.percentile(jct, 95),
-        "p99_jct": lambda: np.percentile(jct, 99),
-        "mean_bsld": slow.mean,
-        "geomean_bsld": lambda: np.exp(np.log(slow).mean()),
-        "user_bsld": per_user.mean,
-        "mean_slowdown": ((wait + run) / np.maximum(run, 1.0)).mean,
-        "makespan": lambda: end.max() - submit.min(),
-        "jain_users": lambda: per_user.sum() ** 2 / (len(per_user) * (per_user**2).sum()),
-        "sla_met": (end[due] <= deadline[due]).mean,
-    }
-    return {n: float(f()) if n != "sla_met" or due.any() else None for n, f in figures.items() if n in names}
-
-
-def _cluster(result: Result, picked: Array) -> dict[str, float | int | None]:
+def _cluster(result: Result, picked: Array) -> dict[str, Value]:
     """What the cluster did between the first measured submission and the last measured end, all jobs counted."""
     wl = result.workload
     first, last = int(result.trace.submit_time[picked].min()), int(result.end[picked].max())

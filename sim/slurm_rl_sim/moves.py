@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_rl.backfill import leave_running
-from slurm_rl.domain import tables as t
-from slurm_rl.domain.arrays import GIVE, NOW, Record
-from slurm_rl.jit import inlined, inner
+from slurm_rl.backfill.starting import leave_running
+from slurm_rl.kernel import tables as t
+from slurm_rl.kernel.arrays import ARRIVED, GIVE, NEW_HEAD, NOW, RELEASED, Record
+from slurm_rl.kernel.jit import inlined, inner
 from slurm_rl.place.kernels import apply, forget
 from slurm_rl.policy.estimate import estimate
 from slurm_rl.policy.fairshare import hold
-from slurm_rl.policy.heuristics import score_job
+from slurm_rl.policy.heuristics import call_score
 from slurm_rl_sim.state import QUEUED, RUNNING, enqueue, heap_push, heap_remove, queue_place, touch
 
 
@@ -22,7 +22,7 @@ def arrive(w: Record, j: int) -> None:
     pool = t.shapes(w).pool[np.int64(t.jobs(w).request[j])]
     estimate(w, j)
     if w.fixed_order:
-        live.score[j] = score_job(w, w.code, 0.0, j)
+        live.score[j] = call_score(w, 0.0, j)
     first, at = pools.queue_first[pool], pools.queue_last[pool]
     waited = at > first
     # New arrivals mostly belong at the end, under FCFS and where the order is not kept: look there first.
@@ -34,7 +34,7 @@ def arrive(w: Record, j: int) -> None:
     enqueue(w, pool, j, at)
     live.state[j] = QUEUED
     # A job that arrives behind others changes nothing for them; one that goes first does.
-    touch(w, pool, np.int64(2 if new_head else 1))
+    touch(w, pool, NEW_HEAD if new_head else ARRIVED)
     pools.fresh[pool] += 1
 
 
@@ -50,7 +50,7 @@ def release(w: Record, j: int, now: int) -> None:
     leave_running(w, pool, j)
     if w.track_usage:
         _hold(w, j, -t.shapes(w).volume[s], now)
-    touch(w, pool, np.int64(3))
+    touch(w, pool, RELEASED)
 
 
 @inlined

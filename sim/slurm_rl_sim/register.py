@@ -1,4 +1,4 @@
-"""Tells gymnasium of our environment; gymnasium calls this when it is imported (an entry point in pyproject.toml)."""
+"""Tells gymnasium of our environment; `import slurm_rl` calls it."""
 
 from __future__ import annotations
 

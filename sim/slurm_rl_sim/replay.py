@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from slurm_rl.backfill import BACKFILLS
-from slurm_rl.domain.arrays import Array
-from slurm_rl.domain.build import Speeds, Workload, build
+from slurm_rl.backfill.catalogue import RULES
 from slurm_rl.domain.cluster import Cluster, NodeClass, read_cluster
-from slurm_rl.errors import InputError, unknown_name
-from slurm_rl.place.kernels import PLACERS
+from slurm_rl.errors import InputError
+from slurm_rl.kernel.arrays import Array
+from slurm_rl.kernel.build import Speeds, Workload, build
+from slurm_rl.place.catalogue import PLACEMENTS
 from slurm_rl.place.plan import Planner, Settings
 from slurm_rl.place.speed import SpeedMatrix
 from slurm_rl.policy.registry import PolicySpec, parse_policy
@@ -26,6 +26,7 @@ from slurm_rl_sim.deferred import deferral_figures
 from slurm_rl_sim.metrics import metrics
 from slurm_rl_sim.result import Result, result_of
 from slurm_rl_sim.simulation import NodeEvents, Simulation, check_deferral
+from slurm_rl_sim.validate import run_checked
 from slurm_rl_sim.workload import requests_of, sorted_by_id
 
 # What is compared when nobody says otherwise: Slurm's own order, the classics, first-fit (which many a learned policy
@@ -60,17 +61,14 @@ class Run:
 
 def parse_contenders(names: str | Sequence[str], backfill: str) -> list[Contender]:
     """Policies from `fcfs,sjf@user+firstfit,…`."""
-    if backfill not in BACKFILLS:
-        raise unknown_name("backfill", backfill, BACKFILLS)
+    common = RULES[backfill].name
     parts = [p.strip() for p in (names.split(",") if isinstance(names, str) else names) if p.strip()]
     if not parts:
         raise InputError("names no policy", field="--policy")
     contenders = []
     for part in parts:
         name, plus, own = part.partition("+")
-        if plus and own not in BACKFILLS:
-            raise unknown_name("backfill", own, BACKFILLS)
-        contender = Contender(parse_policy(name), own if plus else backfill)
+        contender = Contender(parse_policy(name), RULES[own].name if plus else common)
         if contender not in contenders:
             contenders.append(contender)
     return contenders
@@ -181,10 +179,10 @@ def replay(
     weights: dict[str, float] | None = None,
     planning: Settings | None = None,
     on_progress: Progress | None = None,
+    check: bool = False,
 ) -> list[Run]:
-    """Runs each contender on the prepared trace."""
-    if placement not in PLACERS:
-        raise unknown_name("placement", placement, PLACERS)
+    """Runs each contender on the prepared trace; `check`: and checks the state at every pass, which is slow."""
+    placement = PLACEMENTS[placement].name
     for contender in contenders:
         if planning is not None and planning.deferral is not None:
             check_deferral(contender.backfill, placement)
@@ -203,7 +201,7 @@ def replay(
             planner=Planner(planning),
         )
         label = f"{contender.policy.name} + {contender.backfill}"
-        seconds = _run(simulation, prepared, label, on_progress)
+        seconds = _run(simulation, prepared, label, on_progress, check)
         result = result_of(simulation, prepared.trace, prepared.measured)
         runs.append(
             Run(
@@ -221,10 +219,12 @@ def replay(
     return _with_oracle_gap(runs)
 
 
-def _run(simulation: Simulation, prepared: Prepared, label: str, on_progress: Progress | None) -> float:
+def _run(simulation: Simulation, prepared: Prepared, label: str, on_progress: Progress | None, check: bool) -> float:
     """Runs to the end; in slices where somebody watches."""
     began = time.perf_counter()
-    if on_progress is not None:
+    if check:
+        run_checked(simulation)
+    elif on_progress is not None:
         submit = prepared.trace.submit_time
         for part in range(1, 100):
             simulation.run(int(submit[len(submit) * part // 100]))

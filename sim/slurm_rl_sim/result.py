@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_rl.domain.arrays import Array
-from slurm_rl.domain.build import Workload
+from slurm_rl.kernel.arrays import Array
+from slurm_rl.kernel.build import Workload
 from slurm_rl.traces.trace import Trace
 from slurm_rl_sim import state as st
 from slurm_rl_sim.simulation import Simulation

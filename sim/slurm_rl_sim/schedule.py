@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_rl.backfill import (
-    CONSERVATIVE,
-    EASY,
-    FIRSTFIT,
-    NONE,
-    call_easy_pass,
-    copy_pool,
-    next_fitting,
-    spent,
-)
-from slurm_rl.cycle import MAIN_DEPTH, call_slurm_cycle
-from slurm_rl.domain import tables as t
-from slurm_rl.domain.arrays import GIVE, NOW, SCRATCH, YES, Record
-from slurm_rl.domain.links import BOOL, INT, by_address
-from slurm_rl.jit import inlined, inner, kernel
-from slurm_rl.place.kernels import GREEDY, apply, call_place, take
-from slurm_rl.place.room import fits_totals
+from slurm_rl.backfill.catalogue import EASY, FIRSTFIT, NONE
+from slurm_rl.backfill.dispatch import start_jobs
+from slurm_rl.backfill.starting import copy_pool, next_fitting, spent
+from slurm_rl.kernel import tables as t
+from slurm_rl.kernel.arrays import ARRIVED, GIVE, NO, NOW, SCRATCH, YES, Record
+from slurm_rl.kernel.jit import inlined, inner, kernel
+from slurm_rl.kernel.links import BOOL, INT, by_address
+from slurm_rl.place.capacity import fits_totals
+from slurm_rl.place.kernels import apply, call_place, take
 from slurm_rl.policy.estimate import refresh
-from slurm_rl.policy.heuristics import SRPT
 from slurm_rl.policy.order import call_order_queue
-from slurm_rl.profile import call_conservative_pass
 from slurm_rl_sim.moves import arrive, slowest, stop_running
 from slurm_rl_sim.state import QUEUED, queue_place
 
@@ -45,7 +35,7 @@ def ordered(w: Record, now: int, pool: int) -> tuple[np.ndarray, int, int]:
 @inner
 def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
     """Schedules one pool; the number of jobs that start, which are in `t.started(w)`, or MORE_ROWS."""
-    pools, queue, started = t.pools(w), t.queue(w), t.started(w)
+    pools, queue = t.pools(w), t.queue(w)
     head, tail = pools.queue_first[pool], pools.queue_last[pool]
     queued = tail - head
     if queued == 0:
@@ -53,14 +43,14 @@ def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
         return 0
     backfill = w.backfill
     preempt = w.preempt == 1 and not tick
-    only_arrivals = pools.change[pool] == 1 and w.fixed_order == 1 and not preempt
-    if backfill <= EASY and only_arrivals and pools.fresh[pool] < queued:
+    only_arrivals = pools.change[pool] == ARRIVED and w.fixed_order == 1 and not preempt
+    if only_arrivals and pools.fresh[pool] < queued:
         # Nothing has ended and the head is the same: whoever waited still waits, only arrivals can start.
         if backfill == NONE:
             return 0
-        if backfill == FIRSTFIT or pools.planned[pool] == _STANDS:
-            return _arrivals(w, backfill, now, pool)
-        if pools.planned[pool] == _NO_ROOM and not _room_for_arrivals(w, pool):
+        if backfill == FIRSTFIT or (backfill == EASY and pools.planned[pool] == _STANDS):
+            return _arrivals(w, now, pool)
+        if backfill == EASY and pools.planned[pool] == _NO_ROOM and not _room_for_arrivals(w, pool):
             return 0
     # Estimates are renewed at every pass, be it cut short or not, so that a shortcut never shows in the results.
     refresh(w, queue[head:tail], queued)
@@ -70,25 +60,20 @@ def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
     if preempt:
         while call_preempt(w, now, pool):
             pass
-    elif backfill <= EASY and w.fixed_order == 0 and next_fitting(w, queue, head, tail, stamp) == tail:
+    elif w.books_many == 0 and w.fixed_order == 0 and next_fitting(w, queue, head, tail, stamp) == tail:
         pools.planned[pool] = _NO_ROOM
         return 0  # whatever the order, nothing fits
     order, first, last = ordered(w, now, pool)
-    if backfill <= EASY:
-        count = call_easy_pass(w, backfill, now, pool, order, first, last, 0, stamp, started)
+    count = start_jobs(w, now, pool, order, first, last, 0, stamp, tick)
+    if backfill == EASY:
         # The reservation stands while nothing ends; on several nodes, a start may make the placer choose others.
         alone = pools.last_node[pool] - pools.first_node[pool] == 1
         pools.planned[pool] = _UNKNOWN
         if pools.shadow[pool] < 0 or spent(w, pool):
             pools.planned[pool] = _NO_ROOM
-        elif (alone or count == 0) and w.placer < GREEDY:  # what `greedy` and `mip` prefer changes at every pass
+        elif (alone or count == 0) and w.by_type == 0:  # what `greedy` and `mip` prefer changes at every pass
             pools.planned[pool] = _STANDS
-        return count
-    if backfill == CONSERVATIVE:
-        return call_conservative_pass(w, now, pool, order, first, last, pools.change[pool] == 3, started)
-    if tick:
-        return call_slurm_cycle(w, now, pool, order, first, last, stamp, started)
-    return call_easy_pass(w, NONE, now, pool, order, first, min(last, first + MAIN_DEPTH), 0, stamp, started)
+    return count
 
 
 @inlined
@@ -103,7 +88,7 @@ def _room_for_arrivals(w: Record, pool: int) -> bool:
 
 
 @inlined
-def _arrivals(w: Record, backfill: int, now: int, pool: int) -> int:
+def _arrivals(w: Record, now: int, pool: int) -> int:
     """Tests the jobs that have just arrived, in order, against what is free (and EASY's standing reservation)."""
     pools, queue, shapes, jobs, live = t.pools(w), t.queue(w), t.shapes(w), t.jobs(w), t.live(w)
     first, last = pools.queue_first[pool], pools.queue_last[pool]
@@ -114,7 +99,7 @@ def _arrivals(w: Record, backfill: int, now: int, pool: int) -> int:
             lone -= 1
         first = last - 1 if queue[last - 1] == lone else queue_place(w, pool, lone)
         last = first + 1
-    count = call_easy_pass(w, backfill, now, pool, queue, first, last, w.fresh, pools.stamp[pool], t.started(w))
+    count = start_jobs(w, now, pool, queue, first, last, w.fresh, pools.stamp[pool], NO)
     if count > 0 and pools.last_node[pool] - pools.first_node[pool] > 1:
         pools.planned[pool] = _UNKNOWN
     return count
@@ -176,7 +161,7 @@ call_preempt = by_address("preempt", preempt, BOOL, INT, INT)
 @inlined
 def _standing(w: Record, j: int, now: int) -> float:
     """What preemption compares, higher keeps its nodes: short remaining time under srpt, else the own priority."""
-    if w.code == SRPT:
+    if w.by_remaining:
         ran = t.live(w).done[j]
         if t.live(w).held[j] > 0:
             ran += (now - t.live(w).start[j]) * slowest(w, j)

@@ -7,34 +7,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from slurm_rl.backfill import BACKFILLS, CONSERVATIVE
+from slurm_rl.backfill.catalogue import RULES
 from slurm_rl.decide import in_order, renew_fairshare
-from slurm_rl.domain.arrays import (
-    ACCOUNT,
-    ENTRY,
-    EVENT,
-    FIRST_ROW,
-    GPU_MILLI,
-    GROUP,
-    LIVE,
-    LOG,
-    NEVER,
-    TURN,
-    USER,
-    Array,
-    make_entries,
-)
-from slurm_rl.domain.build import Workload
-from slurm_rl.domain.links import link
 from slurm_rl.domain.snapshot import Snapshot
-from slurm_rl.domain.tables import World, enough_rows, fill_views
-from slurm_rl.errors import InputError, unknown_name
-from slurm_rl.jit import kernel
-from slurm_rl.linking import link_kernels
-from slurm_rl.place.kernels import MIP, PLACERS
+from slurm_rl.errors import InputError
+from slurm_rl.kernel.arrays import EVENT, NEVER, TURN, Array
+from slurm_rl.kernel.build import Workload
+from slurm_rl.kernel.jit import kernel
+from slurm_rl.kernel.linking import link_kernels
+from slurm_rl.kernel.links import link
+from slurm_rl.kernel.tables import World, enough_rows, fill_views
+from slurm_rl.kernel.world import new_world
+from slurm_rl.place.catalogue import PLACEMENTS
 from slurm_rl.place.plan import Planner
+from slurm_rl.policy.catalogue import POLICIES
 from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT
-from slurm_rl.policy.heuristics import SRPT, STATIC_PRIORITY
 from slurm_rl.policy.registry import PolicySpec, booked, network_tables, settings_for
 from slurm_rl_sim import state as st
 from slurm_rl_sim.engine import BEFORE_PASS, DONE, GROW, advance, warm_start
@@ -50,9 +37,6 @@ class NodeEvents:
     up: Array = field(default_factory=lambda: np.zeros(0, np.int8))
 
 
-_DEFERRABLE = "use --backfill easy, firstfit or none"
-
-
 @kernel
 def _read_cycles() -> int:
     return cycles()
@@ -60,10 +44,13 @@ def _read_cycles() -> int:
 
 def check_deferral(backfill: str, placement: str) -> None:
     """Refuses rules that do not leave a job for later: those that book nodes ahead would start it all the same."""
-    if placement != "mip":
-        raise InputError("needs --placement mip", field="--defer")
-    if BACKFILLS[backfill] >= CONSERVATIVE:
-        raise InputError(f"not with backfill {backfill}, which books nodes ahead", field="--defer", remedy=_DEFERRABLE)
+    if not PLACEMENTS[placement].planned:
+        planned = " or ".join(row.name for row in PLACEMENTS if row.planned)
+        raise InputError(f"needs --placement {planned}", field="--defer")
+    if RULES[backfill].books_many:
+        others = ", ".join(row.name for row in RULES if not row.books_many)
+        problem = f"not with backfill {backfill}, which books nodes ahead"
+        raise InputError(problem, field="--defer", remedy=f"use --backfill {others}")
 
 
 class Simulation:
@@ -83,112 +70,44 @@ class Simulation:
         weights: dict[str, float] | None = None,
         planner: Planner | None = None,
     ) -> None:
-        if backfill not in BACKFILLS:
-            raise unknown_name("backfill", backfill, BACKFILLS)
-        if placement not in PLACERS:
-            raise unknown_name("placement", placement, PLACERS)
-        if preempt and policy.code not in (SRPT, STATIC_PRIORITY):
-            raise InputError("preemption needs the policy srpt or static-priority", field="--preempt")
+        self.rule, self.placement = RULES[backfill], PLACEMENTS[placement]
+        if preempt and not policy.row.may_preempt:
+            able = " or ".join(row.name for row in POLICIES if row.may_preempt)
+            raise InputError(f"preemption needs the policy {able}", field="--preempt")
         if not 0.0 <= influence <= 1.0:
             raise InputError(f"must be between 0 and 1, got {influence:g}", field="--influence")
         if planner is not None and planner.settings.deferral is not None:
             check_deferral(backfill, placement)
-        if BACKFILLS[backfill] >= CONSERVATIVE:
+        if self.rule.books_many:
             policy = booked(policy)
         self.workload, self.policy = workload, policy
-        self.planner = (planner or Planner()) if PLACERS[placement] == MIP else None
-        settings = settings_for(
-            policy,
-            backfill=int(BACKFILLS[backfill]),
-            placer=PLACERS[placement],
-            influence=influence,
-            preempt=preempt,
-            weights=weights,
-        )
+        self.planner = (planner or Planner()) if self.placement.planned else None
+        settings = settings_for(policy, influence=influence, preempt=preempt, weights=weights)
+        settings |= self.rule.settings | self.placement.settings
         self.world = self._make_world(settings, run_time, events or NodeEvents())
         self.cycles_per_second = 0.0
 
     def _make_world(self, settings: dict[str, float], run_time: Array, events: NodeEvents) -> World:
         wl = self.workload
-        jobs, nodes, pools = len(wl.jobs), len(wl.nodes), len(wl.pools)
-        start = int(wl.jobs["submit"][0]) if jobs else 0
-        width = self._width()
-        asked = int(width[wl.jobs["request"]].sum())
-        widest = int(width.max(initial=1))
-        live = np.zeros(jobs, dtype=LIVE)
-        live["start"] = live["end"] = live["booked_start"] = live["version"] = -1
-        live["state"][list(wl.rejected)] = st.REJECTED
-        users = np.zeros(len(wl.user_account), dtype=USER)
-        users["account"], users["fairshare"], users["time"] = wl.user_account, 1.0, start
-        accounts = np.zeros(wl.accounts, dtype=ACCOUNT)
-        accounts["time"] = start
-        scratch = 0 if settings["fixed_order"] and not self.planner else jobs
-        entries = self._most_entries(asked) + (asked if settings["backfill"] == CONSERVATIVE else widest)
-        world = World(
-            jobs=wl.jobs,
-            live=live,
-            shapes=wl.shapes.copy(),  # passes note misfits in them
-            nodes=wl.nodes.copy(),  # which are down
-            kind_ptr=wl.kind_ptr,
-            kind_node=wl.kind_node,
-            class_ptr=wl.class_ptr,
-            class_list=wl.class_list,
-            speed=wl.speed,
-            pools=wl.pools.copy(),
-            free=np.zeros((FIRST_ROW, nodes, 3), dtype=np.int32),
-            used=np.zeros((FIRST_ROW, nodes, wl.slots), dtype=np.int16),
-            total=np.zeros((FIRST_ROW, pools, 3), dtype=np.int64),
-            entries=make_entries(entries),
-            spot=np.zeros(widest, dtype=ENTRY),
-            running=np.empty(jobs, dtype=np.int64),
-            amount=np.zeros((1, len(wl.cluster.classes), 3), dtype=np.int64),
-            users=users,
-            accounts=accounts,
-            groups=np.zeros(wl.groups + 1, dtype=GROUP),
-            partition_factor=np.zeros(max(len(wl.partition_names), 1)),
-            qos_factor=np.zeros(int(wl.jobs["qos"].max(initial=0)) + 1),
+        world = new_world(
+            wl,
+            settings,
+            now=int(wl.jobs["submit"][0]) if len(wl.jobs) else 0,
+            bookings=self.rule.keeps_bookings,
             work=np.asarray(run_time, dtype=np.float64) * wl.reference_speed,
-            heap=np.empty(jobs, dtype=np.int64),
-            queue=np.empty(jobs, dtype=np.int64),
-            scores=np.empty(scratch),
-            order=np.empty(scratch, dtype=np.int64),
-            scratch=np.empty(scratch, dtype=np.int64),
-            started=np.empty(jobs, dtype=np.int64),
-            **network_tables(self.policy, jobs),
             events=self._events(events),
-            log=np.empty(asked + 1, dtype=LOG),
-            prefer=wl.speed[wl.shapes["row"]],
-            hint_of=np.zeros(jobs if settings["placer"] == MIP else 0, dtype=np.int64),
-            latency=np.zeros(st.LATENCY_BUCKETS, dtype=np.int64),
+            **network_tables(self.policy, len(wl.jobs)),
         )
-        for name, value in settings.items():
-            world[name] = value
-        link_kernels(world)
+        world["live"]["state"][list(wl.rejected)] = st.REJECTED
+        link_kernels(world, self.policy.row, self.placement, self.rule)
         if settings["preempt"]:
             link(world, "preempt")
         if len(world["events"]):
             link(world, "node_events")
-        if self.planner:
-            link(world, "order_queue")
-        world["clock"], world["tick"], world["wake"] = start, NEVER, NEVER
-        if settings["backfill"] >= CONSERVATIVE:
-            enough_rows(world, 512, on_nodes=settings["backfill"] == CONSERVATIVE)
-        fill_views(world)
+        if self.rule.profile:
+            enough_rows(world, 512, on_nodes=self.rule.profile == "nodes")
+            fill_views(world)
         return world
-
-    def _width(self) -> Array:
-        """Entries that a placement of each shape can have at most: one a node, one a unit where GPUs are shared."""
-        shapes = self.workload.shapes
-        nodes = np.diff(self.workload.kind_ptr)[shapes["kind"]]
-        width = np.where(shapes["share"] > 0, shapes["units"], np.minimum(shapes["units"], nodes))
-        return np.maximum(width, 1).astype(np.int64)
-
-    def _most_entries(self, asked: int) -> int:
-        """Bound on entries held at a time: the units that the nodes can hold, or all that the trace asks for."""
-        wl = self.workload
-        least = int(wl.shapes["share"][wl.shapes["share"] > 0].min(initial=GPU_MILLI))
-        room = np.minimum(wl.nodes["cpu"].astype(np.int64), 1 << 20) + wl.nodes["gpu"] * np.int64(GPU_MILLI // least)
-        return min(asked, int(room.sum()))
 
     def _events(self, events: NodeEvents) -> Array:
         position = np.empty(len(self.workload.node_number), dtype=np.int64)
@@ -213,7 +132,7 @@ class Simulation:
 
     def _more_rows(self) -> None:
         """Doubles the rows of the profile and the log; nothing was scheduled since it was asked for."""
-        enough_rows(self.world, 2 * len(self.world["rows"]), on_nodes=self.world["backfill"] == CONSERVATIVE)
+        enough_rows(self.world, 2 * len(self.world["rows"]), on_nodes=self.rule.profile == "nodes")
         log = self.world["log"]
         self.world["log"] = np.concatenate([log, np.empty(len(log), dtype=log.dtype)])
 

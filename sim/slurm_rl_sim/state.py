@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurm_rl.domain import tables as t
-from slurm_rl.domain.arrays import Array, Record
-from slurm_rl.jit import inlined, inner
+from slurm_rl.kernel import tables as t
+from slurm_rl.kernel.arrays import Array, Record
+from slurm_rl.kernel.jit import inlined, inner
 
 WAITING, QUEUED, RUNNING, COMPLETED, KILLED, REJECTED = range(6)
-
-LATENCY_BUCKETS = 64 * 8  # eight to each power of two cycles
 
 
 @inlined

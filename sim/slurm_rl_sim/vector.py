@@ -21,12 +21,11 @@ from gymnasium.utils.seeding import np_random
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from slurm_rl.domain import tables as t
-from slurm_rl.domain.arrays import NEVER, Array
-from slurm_rl.domain.tables import WORLD
 from slurm_rl.errors import InputError
-from slurm_rl.jit import kernel
-from slurm_rl.place.kernels import MIP
+from slurm_rl.kernel import tables as t
+from slurm_rl.kernel.arrays import NEVER, Array
+from slurm_rl.kernel.jit import kernel
+from slurm_rl.kernel.tables import WORLD
 from slurm_rl.policy.features import JOB_COUNT, observe
 from slurm_rl_sim.engine import BEFORE_PASS, GROW, advance
 from slurm_rl_sim.env import SCORES, ReplayEnv, _deal, _not_now, _pick, gain
@@ -123,7 +122,7 @@ def _to_choice(world: Array, i: int, count: Array, pool: Array, opening: int, ha
                 return CHOICE
             pool[i] += 1
         if w.pass_due:
-            if w.placer == MIP and not planned[i]:
+            if w.planned and not planned[i]:
                 return UNPLANNED
             if advance(world, w.clock, False) == GROW:
                 return CRAMPED

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_rl.domain.arrays import Array
-from slurm_rl.domain.build import Requests
-from slurm_rl.domain.codes import number
+from slurm_rl.kernel.arrays import Array
+from slurm_rl.kernel.build import Requests
+from slurm_rl.kernel.codes import number
 from slurm_rl.traces.trace import Trace
 
 

@@ -17,11 +17,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("slurm_rl.cli.train", "learn a policy from traces and generated workloads"),
     "evaluate": ("slurm_rl.cli.evaluate", "compare policies in pairs, with replicates and confidence intervals"),
     "retrain": ("slurm_rl.cli.retrain", "learn from the site's own history and write a candidate model"),
+    "grow": ("slurm_rl.cli.grow", "study networks that grow while they train, and run a script under a time budget"),
     "traces": ("slurm_rl.cli.traces", "inspect, convert, generate and perturb traces"),
     "lab": ("slurm_rl.cli.lab", "start a private, real Slurm with fake GPUs on this machine"),
     "doctor": ("slurm_rl.cli.doctor", "check a Slurm site and say what to change, and why"),
     "serve": ("slurm_rl.cli.serve", "run the service and the controller that reorders the pending queue"),
     "explain": ("slurm_rl.cli.explain", "say where a pending job stands, why, and what would move it"),
+    "node-agent": ("slurm_rl.cli.node_agent", "sample this node's GPUs and attribute them to jobs"),
     "undo": ("slurm_rl.cli.undo", "take back every SiteFactor that was written"),
     "shadow-report": ("slurm_rl.cli.shadow_report", "replay the shadow period both ways and say what would change"),
     "models": ("slurm_rl.cli.models", "list, show, promote and roll back learned policies"),
@@ -69,9 +71,13 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _run(name: str, args: list[str], wants_json: bool) -> int:
+    module = importlib.import_module(COMMANDS[name][0])
+    if hasattr(module, "run"):  # a command that does without typer, which takes longer to load than undo may
+        return int(module.run(args))
+
     import typer
 
-    app: typer.Typer = importlib.import_module(COMMANDS[name][0]).app
+    app: typer.Typer = module.app
     try:
         result = app(args=args, prog_name=f"slurm-rl {name}", standalone_mode=False)
     except typer.TyperException as error:  # a wrong option or argument

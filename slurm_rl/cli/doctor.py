@@ -31,13 +31,16 @@ def doctor(
     from slurm_rl.errors import SlurmRlError
     from slurm_rl.slurm import inspect
     from slurm_rl.slurm.cli import CliClient
-    from slurm_rl.slurm.doctor import examine, unreachable
+    from slurm_rl.slurm.doctor import examine, too_old, unreachable
     from slurm_rl.slurm.findings import worst
     from slurm_rl.slurm.installation import examine_installation
+    from slurm_rl.slurm.release import ReleaseTooOld
 
     try:
         site = inspect.site(CliClient(slurm_conf, timeout))
         findings = [*examine(site), *_lever(site, config)]
+    except ReleaseTooOld as error:
+        findings = [too_old(str(error))]
     except SlurmRlError as error:
         findings = [unreachable(str(error))]
     findings += examine_installation(config)

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from slurm_rl.backfill.catalogue import RULES
+
 _HELP = """Compare policies on a trace: same jobs, cluster, backfill and information for all, several replicates.
 
 Replicate 0 is the trace; in the others the gaps between submissions vary by a tenth. Ratios are to the base policy,
@@ -34,7 +36,7 @@ def evaluate(
     trace: Annotated[Path, typer.Option(help="Trace file.")],
     policy: Annotated[str, typer.Option(help="Policies, separated by commas.")] = "rl:default",
     cluster: Annotated[Path | None, typer.Option(help="Cluster file; default: TRACE's NAME.cluster.json.")] = None,
-    backfill: Annotated[str, typer.Option(help="none, firstfit, easy, conservative or slurm.")] = "easy",
+    backfill: Annotated[str, typer.Option(help=f"{RULES.listed()}.")] = "easy",
     placement: Annotated[str, typer.Option(help="Where jobs go: best-fit, …")] = "best-fit",
     window: Annotated[str | None, typer.Option(help="Measure A:B only (shares of the span, or seconds).")] = None,
     base: Annotated[str, typer.Option(help="What ratios refer to.")] = "multifactor",
@@ -48,9 +50,9 @@ def evaluate(
 ) -> None:
     """Compares and prints; `_HELP` is what users see."""
     from slurm_rl.cli.progress import progress
+    from slurm_rl.evaluate.fit import fit
+    from slurm_rl.evaluate.paired import OPPONENTS, Windows, before, compare, gap_closed, tuned_weights
     from slurm_rl.traces.read import read_trace
-    from slurm_rl.train.evaluation import OPPONENTS, Windows, before, compare, gap_closed, tuned_weights
-    from slurm_rl.train.fit import fit
     from slurm_rl_sim.replay import find_cluster, parse_contenders, prepare, window_of
 
     jobs = read_trace(trace)

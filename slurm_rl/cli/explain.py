@@ -1,4 +1,4 @@
-"""`slurm-rl explain JOBID`: where a pending job stands, why, and what would move it."""
+"""`slurm-rl explain JOBID`: where a pending job stands, why, and what would move it; what another one used."""
 
 from __future__ import annotations
 
@@ -12,23 +12,53 @@ import typer
 app = typer.Typer(add_completion=False)
 
 
-@app.command()
+_EPILOG = """Examples:
+
+slurm-rl explain 4211                            on the service's machine
+
+slurm-rl explain 4211_7 --url https://ctl:8443   on a login node: a munge credential tells who asks"""
+
+
+@app.command(epilog=_EPILOG)
 def explain(
-    job_id: Annotated[int, typer.Argument(help="A pending job of yours.")],
-    config: Annotated[Path | None, typer.Option(help="The configuration file, for the service's socket.")] = None,
+    job_id: Annotated[
+        str,
+        typer.Argument(
+            help="A job of yours, as squeue shows it: JOBID or JOBID_TASK; if it has started: what it used."
+        ),
+    ],
+    config: Annotated[Path | None, typer.Option(help="The configuration file, for the service's address.")] = None,
     socket: Annotated[Path | None, typer.Option(help="The service's unix socket.")] = None,
+    url: Annotated[str | None, typer.Option(help="The service's address on TCP, https://HOST:PORT.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
-    """Say where a pending job stands, why, when it may start, and what would move it."""
-    from slurm_rl.config import load
-    from slurm_rl.serve.ask import ask, must
+    """Say where a pending job stands, why, when it may start, and what would move it; of others, what they used."""
+    from urllib.parse import quote
 
-    path = socket or Path(load(config).config.socket)
-    said = must(ask(path, "GET", f"/v1/jobs/{job_id}/explain"))
+    from slurm_rl.config import load
+    from slurm_rl.serve import munge
+    from slurm_rl.serve.ask import ask, ask_from_afar, must
+    from slurm_rl.serve.jobid import parse
+
+    path = f"/v1/jobs/{parse(job_id)}/explain"
+    route = quote(path)
+    settings = load(config).config
+    address = url or ("" if socket else settings.url)
+    if address:
+        headers = {"Authorization": munge.SCHEME + munge.credential("GET", path, settings.munge_socket)}
+        said = must(ask_from_afar(address, "GET", route, headers, settings.tls_ca))
+    else:
+        said = must(ask(socket or Path(settings.socket), "GET", route))
     print(json.dumps(said) if as_json else _text(said))
 
 
 def _text(said: dict[str, Any]) -> str:
+    if "measured" in said:
+        from slurm_rl.telemetry.words import words
+
+        used = said["measured"]
+        state = "runs" if used["running"] else f"ended {clock(used['end'])}"
+        return "\n".join([f"job {used['job_id']} of {used['user']}: {state}", *(f"  {w}" for w in words(used))])
     job = said["job"]
     lines = [f"job {job['job_id']} ({job['name']}) of {job['user']} in {job['partition']}, waiting {span(job['wait'])}"]
     if not said["ordered"]:

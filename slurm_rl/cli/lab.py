@@ -21,24 +21,71 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
 
 
 @app.command()
+def fetch(
+    release: Annotated[str, typer.Argument(help="A major release of Slurm: 24.11 or 26.05.")],
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", help="Roots lie here; else in $SLURM_RL_ROOTS or /var/cache/slurm-rl/roots."),
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Replace a root that is there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Bring another release of Slurm in a root of its own, for `lab up --slurm`.
+
+    Runs mmdebstrap as root: a minute or two, 400 to 600 MB. Nothing of the machine's own Slurm is touched.
+
+    Example: sudo slurm-rl lab fetch 24.11
+    """
+    from slurm_rl.lab.fetch import fetch as fetch_root
+
+    done = fetch_root(release, directory, again)
+    if as_json:
+        _print(
+            {
+                "root": str(done.root.path),
+                "release": str(done.release),
+                "fetched": done.fresh,
+                "seconds": round(done.seconds, 1),
+                "megabytes": done.megabytes(),
+                "notes": done.notes,
+            }
+        )
+        return
+    for note in done.notes:
+        print(f"Note: {note}.")
+    if done.fresh:
+        print(f"Slurm {done.release} is in {done.root.path}: {done.megabytes()} MB in {done.seconds:.0f} s.")
+    else:
+        print(f"Slurm {done.release} is in {done.root.path} already; --again replaces it.")
+    where = f"SLURM_RL_ROOTS={done.root.path.parent} " if directory is not None else ""
+    print(f"Use it:\n  {where}slurm-rl lab up --slurm {release}")
+
+
+@app.command()
 def up(
     nodes: Annotated[str, typer.Option(help="TYPE:GPUS*COUNT[:cpus=N][:mem=GB], comma-separated.")] = _NODES,
     accounting: Annotated[bool, typer.Option("--accounting", help="With slurmdbd and MariaDB.")] = False,
     plugin: Annotated[str, typer.Option(help="Run the service and its plugin: off, shadow or enforce.")] = "off",
+    slurm: Annotated[str, typer.Option(help="A release that lab fetch brought; else the installed one.")] = "",
+    auth: Annotated[str, typer.Option(help="munge, or slurm: Slurm's own, since 23.11.")] = "munge",
     directory: Directory = Path(_DIR),
     as_json: Json = False,
 ) -> None:
     """Start a lab.
 
-    Example: slurm-rl lab up --nodes "a100:8*2,t4:4*2:cpus=32:mem=128" --accounting
+    Examples:
+      sudo slurm-rl lab up --nodes "a100:8*2,t4:4*2:cpus=32:mem=128" --accounting
+      sudo slurm-rl lab up --slurm 26.05 --dir /tmp/lab26
     """
     from slurm_rl.errors import unknown_name
     from slurm_rl.lab import lab
-    from slurm_rl.lab.spec import LabSpec, PluginMode, parse_nodes
+    from slurm_rl.lab.spec import Auth, LabSpec, PluginMode, parse_nodes
 
     if plugin not in set(PluginMode):
         raise unknown_name("--plugin mode", plugin, PluginMode)
-    spec = LabSpec(directory, parse_nodes(nodes), accounting, PluginMode(plugin))
+    if auth not in set(Auth):
+        raise unknown_name("--auth", auth, Auth)
+    spec = LabSpec(directory, parse_nodes(nodes), accounting, PluginMode(plugin), slurm, Auth(auth))
     began = time.monotonic()
     started = lab.up(spec)
     seconds = time.monotonic() - began
@@ -47,7 +94,8 @@ def up(
         return
     state = started.state
     print(f"A Slurm {state.release} with {len(state.nodes)} nodes is up after {seconds:.1f} s. Use it:")
-    print(f"  export SLURM_CONF={started.slurm_conf}")
+    for line in _exports(state):
+        print(f"  {line}")
     print("  sbatch --gpus=1 --wrap 'sleep 60'; squeue; sinfo -N -o '%N %T %G %f'")
     where = "" if directory == Path(_DIR) else f" --dir {started.directory}"
     print(f"End it:\n  slurm-rl lab down{where}")
@@ -87,7 +135,7 @@ def status(directory: Directory = Path(_DIR), as_json: Json = False) -> None:
             gpus = ", ".join(f"{n.gpus_allocated.get(kind, 0)}/{count} {kind}" for kind, count in n.gpus.items())
             print(f"  {n.name:<12} {n.state:<10} {n.cpus_allocated}/{n.cpus} CPUs{', ' + gpus if gpus else ''}")
     if found.state.up:
-        print(f"Use it: export SLURM_CONF={found.slurm_conf}")
+        print(f"Use it: {'; '.join(_exports(found.state))}")
 
 
 @app.command()
@@ -149,6 +197,12 @@ def submit(
         print(f"  … and {len(rejected) - 10} more; --json lists them all")
 
 
+def _exports(state: Any) -> list[str]:
+    """What a shell needs so that Slurm's commands reach the lab."""
+    path = [f"export PATH={state.bin}:$PATH"] if state.bin else []
+    return [f"export SLURM_CONF={state.slurm_conf}", *path]
+
+
 def _described(found: Any) -> dict[str, Any]:
     state = found.state
     alive = {p.name: {"pid": p.pid, "alive": p.alive()} for p in state.own_processes()}
@@ -159,6 +213,9 @@ def _described(found: Any) -> dict[str, Any]:
         "directory": str(state.directory),
         "slurm_conf": str(state.slurm_conf),
         "release": state.release,
+        "root": state.root or None,
+        "auth": state.auth,
+        "shell": _exports(state),
         "accounting": state.accounting,
         "plugin": state.plugin,
         "node_names": list(state.nodes),

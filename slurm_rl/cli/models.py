@@ -65,7 +65,20 @@ def show(
         print(f"# {model.path}\n" + (model.path / MANIFEST).read_text(encoding="utf-8"), end="")
 
 
-@app.command()
+_GATE = """Put a model in charge, if recent history replayed under it is no worse than under the present policy.
+
+The gate's rules; a refusal names the rule:
+
+- history: at least 100 jobs
+
+- p95: the 95% wait is at most 1.05 times that of the policy in charge (and a second)
+
+- longest: the longest wait is at most 1.2 times that of the policy in charge (and a second)
+
+- completed: at least 0.995 of the jobs that complete under the policy in charge complete"""
+
+
+@app.command(help=_GATE)
 def promote(
     name: Annotated[str, typer.Argument(help="The model to put in charge, by name or directory.")],
     days: Annotated[float, typer.Option(help="Days of accounting history that the replay gate looks at.")] = 14.0,
@@ -74,12 +87,9 @@ def promote(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a model in charge, if recent history replayed under it is no worse than under the present policy.
-
-    The gate: the 95% wait at most 1.05 times, and the longest at most 1.2 times, that of the policy in charge.
-    """
+    """Put a model in charge, if it passes the gate."""
     from slurm_rl.config import load
-    from slurm_rl.controller.promote import CURRENT, Promotions, judge
+    from slurm_rl.controller.promote import CURRENT, REMEDY, Promotions, judge
     from slurm_rl.errors import ModelError
     from slurm_rl.obs.journal import Journal
     from slurm_rl.policy.checkpoint import find_model, load_model
@@ -94,13 +104,13 @@ def promote(
         incumbent = learned(present) if present is not None else parse_policy("multifactor")
     prepared, weights = _history(settings, days, trace, cluster)
     verdict = judge(prepared, incumbent, learned(model), influence=settings.influence, weights=weights)
-    journal = Journal(settings.journal)
     found = json.dumps(verdict.as_dict())
-    if verdict.objections:
-        journal.promotion(time.time(), "refused", model.name, model.digest, _who(), found)
-        raise ModelError(f"{model.name} is not promoted: " + "; ".join(verdict.objections))
-    promoted = promotions.promote(model)
-    journal.promotion(time.time(), "promote", promoted.name, promoted.digest, _who(), found)
+    with Journal(settings.journal) as journal:
+        if verdict.objections:
+            journal.promotion(time.time(), "refused", model.name, model.digest, _who(), found)
+            raise ModelError(f"{model.name} is not promoted: {'; '.join(verdict.objections)} ({REMEDY})")
+        promoted = promotions.promote(model)
+        journal.promotion(time.time(), "promote", promoted.name, promoted.digest, _who(), found)
     _tell("promoted", promoted.name, settings, as_json, verdict.as_dict())
 
 
@@ -128,9 +138,9 @@ def fit_model(
     from slurm_rl.cli.train import read_sources
     from slurm_rl.config import load
     from slurm_rl.errors import InputError
+    from slurm_rl.evaluate.fit import fit, save_fitted
     from slurm_rl.policy.checkpoint import check_place, find_model, load_model
     from slurm_rl.policy.registry import learned
-    from slurm_rl.train.fit import fit, save_fitted
 
     if from_slurm == (trace is not None):
         raise InputError("give either --from-slurm or --trace FILE")
@@ -164,7 +174,8 @@ def rollback(config: ConfigFile = None, as_json: AsJson = False) -> None:
 
     settings = load(config).config
     model = Promotions(Path(settings.state_dir)).rollback()
-    Journal(settings.journal).promotion(time.time(), "rollback", model.name, model.digest, _who(), "")
+    with Journal(settings.journal) as journal:
+        journal.promotion(time.time(), "rollback", model.name, model.digest, _who(), "")
     _tell("in charge again", model.name, settings, as_json, {})
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slurm_rl.backfill.catalogue import RULES
 from slurm_rl.errors import InputError
+from slurm_rl.place.catalogue import PLACEMENTS
+from slurm_rl.policy.catalogue import POLICIES
 
 if TYPE_CHECKING:
     from slurm_rl_sim.replay import Prepared, Run
@@ -18,9 +22,8 @@ if TYPE_CHECKING:
 _HELP = """Replay a trace under several policies and compare them.
 
 Without --policy, the shipped model, Slurm's multifactor, FCFS, first-fit, history-based SJF and SJF with true run times
-(a limit, not a contender) are compared. Policies: fcfs lcfs sjf ljf saf sjf-age smith srpt f1 wfp3 unicef edf
-static-priority static-equal dynamic multifactor rl:MODEL; those that use an estimate take @limit, @user (history) or
-@oracle. A policy may carry its own backfill: fcfs+firstfit.
+(a limit, not a contender) are compared. A policy may carry its own backfill: fcfs+firstfit; those that use an
+estimate take @limit, @user (history) or @oracle.
 
 Examples:
 
@@ -37,20 +40,37 @@ Examples:
   slurm-rl replay trace.csv --cluster openb.json --speeds published --placement greedy
 
   slurm-rl replay traces/hetero.csv.gz --policy sjf-age@user --placement mip --placement-weights energy=5000
+
+{}
 """
+
+
+def _rows(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    return "\n\n".join([f"{title}:", *(f"  {name}: {text}" for name, text in rows)])
+
+
+def _catalogues() -> str:
+    """What can be named, one line each."""
+    policies = [(row.name + "[@…]" * row.uses_estimate, row.help) for row in POLICIES if row.by_name]
+    return "\n\n".join(
+        [
+            _rows("Policies", [*policies, ("rl:MODEL", "A network; rl:default is the shipped one.")]),
+            _rows("Backfill rules", [(row.name, row.help) for row in RULES]),
+            _rows("Placements", [(row.name, row.help) for row in PLACEMENTS]),
+        ]
+    )
+
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-@app.command(help=_HELP)
+@app.command(help=_HELP.format(_catalogues()))
 def replay(
     trace: Annotated[Path, typer.Argument(help="Trace file, of any format that `slurm-rl traces info` knows.")],
     cluster: Annotated[Path | None, typer.Option(help="Cluster file; default: TRACE's NAME.cluster.json.")] = None,
     policy: Annotated[str | None, typer.Option(help="Policies, separated by commas.")] = None,
-    backfill: Annotated[str, typer.Option(help="none, firstfit, easy, conservative or slurm.")] = "easy",
-    placement: Annotated[
-        str, typer.Option(help="first-fit, best-fit, spread, round-robin, tier, greedy or mip.")
-    ] = "best-fit",
+    backfill: Annotated[str, typer.Option(help=f"{RULES.listed()}.")] = "easy",
+    placement: Annotated[str, typer.Option(help=f"{PLACEMENTS.listed()}.")] = "best-fit",
     speeds: Annotated[
         str | None,
         typer.Option(help="Speeds of GPU types: published, T4=0.45,…, or FILE.json; default: the cluster file's."),
@@ -81,6 +101,9 @@ def replay(
     figures: Annotated[
         Path | None, typer.Option(help="Write the report's charts into this directory: SVG, and PNG with Chromium.")
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check the simulator's state at every pass; slow, for reporting a bug.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Replays and prints; `_HELP` is what users see."""
@@ -110,6 +133,7 @@ def replay(
                 deferral=Deferral() if defer else None,
             ),
             on_progress=on_progress,
+            check=check,
         )
     if jobs_out is not None:
         for run in runs:
@@ -188,19 +212,10 @@ def _speed_matrix(text: str | None) -> Any:
 def _weights(text: str | None) -> dict[str, float] | None:
     if text is None:
         return None
-    from slurm_rl.errors import unknown_name
+    from slurm_rl.domain.pairs import parse_pairs
     from slurm_rl.policy.heuristics import DEFAULT_WEIGHTS
 
-    weights = {}
-    for part in text.split(","):
-        name, _, value = part.partition("=")
-        if name.strip() not in DEFAULT_WEIGHTS:
-            raise unknown_name("weight", name.strip(), DEFAULT_WEIGHTS)
-        try:
-            weights[name.strip()] = float(value)
-        except ValueError:
-            raise InputError(f"must be NAME=NUMBER,…, got {part!r}", field="--weights") from None
-    return weights
+    return parse_pairs(text, "--weights", "NAME=NUMBER,…", what="weight", known=tuple(DEFAULT_WEIGHTS))
 
 
 def _placement_weights(text: str | None, placement: str) -> Any:

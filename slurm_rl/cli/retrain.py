@@ -60,10 +60,10 @@ def retrain(
 
     need_torch()
     history, site = pull(days, slurm_conf) if trace is None else read_sources([trace], cluster)[0]
+    from slurm_rl.evaluate.fit import fit, save_fitted
+    from slurm_rl.evaluate.paired import before, compare, tuned_weights
     from slurm_rl.policy.checkpoint import find_model, load_model, save_model, unflatten
     from slurm_rl.policy.registry import learned
-    from slurm_rl.train.evaluation import before, compare, tuned_weights
-    from slurm_rl.train.fit import fit, save_fitted
     from slurm_rl.train.ppo import Settings
     from slurm_rl.train.recipe import train_model
     from slurm_rl.train.search import SearchSettings

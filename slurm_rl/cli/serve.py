@@ -22,6 +22,7 @@ slurm-rl serve --once --json                     one tick of the controller, wit
 def serve(
     config: Annotated[Path | None, typer.Option(help="The configuration file.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Make one tick and end, without the service.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write to a release of Slurm that is not known, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --once: print one JSON value.")] = False,
 ) -> None:
     """Run the service, and the controller that reorders the pending queue (in enforce mode)."""
@@ -39,16 +40,21 @@ def serve(
     settings = load(config).config
     logs.configure(settings.log_level)
     conf = Path(settings.slurm_conf) if settings.slurm_conf else None
-    client = connect(conf, settings.client, settings.slurm_timeout)
-    controller = Controller(settings, client, Journal(settings.journal))
+    force = force or settings.write_unknown_release
+    client = connect(conf, settings.client, settings.slurm_timeout, force=force)
+    journal = Journal(settings.journal)
+    controller = Controller(settings, client, journal)
     if once:
-        tick = dataclasses.asdict(controller.cycle())
+        with journal:
+            tick = dataclasses.asdict(controller.cycle())
         print(json.dumps(tick) if as_json else "  ".join(f"{k}={v}" for k, v in tick.items()))
         return
 
     from slurm_rl.serve import run
+    from slurm_rl.telemetry.measured import MeasuredJobs
 
     live = ControllerLive(controller, Journal(settings.journal, durable=False), config)
+    live.measurements = MeasuredJobs(settings, live.metrics.registry)
 
     def control() -> None:
         warm_up(live)
@@ -66,6 +72,7 @@ def serve(
         run.serve(settings, live, listening)
     finally:
         systemd.notify("STOPPING=1")
+        live.measurements.close()
         controller.stop()
         if thread.ident is not None:
             thread.join(timeout=settings.slurm_timeout + 5)

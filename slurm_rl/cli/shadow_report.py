@@ -40,18 +40,18 @@ def shadow_report(
         raise InputError(
             "no journal here", file=str(settings.journal), remedy="run slurm-rl serve in shadow mode first"
         )
-    journal = Journal(settings.journal)
-    period = journal.shadow_period()
+    with Journal(settings.journal) as journal:
+        period = journal.shadow_period()
+        shadowed = journal.last_policy() or settings.policy
+        deferrals, deferred = journal.shadow_deferred()
     if period is None:
         raise InputError("records no tick in shadow mode", file=str(settings.journal))
     first, last, ticks, updates = period
     client = CliClient(Path(settings.slurm_conf) if settings.slurm_conf else None, settings.slurm_timeout)
-    shadowed = journal.last_policy() or settings.policy
     # The journal names a promoted model by its own name; what is in charge is found by the configuration's.
     name = settings.policy if shadowed.startswith("rl:") else shadowed
     policy = load_policy(name, Path(settings.state_dir))
     compared = compare(client, first, last, policy.spec, settings.influence)
-    deferrals, deferred = journal.shadow_deferred()
     report = {"from": first, "to": last, "ticks": ticks, "updates": updates, "policy": policy.name}
     report |= {"deferrals": deferrals, "deferred_jobs": deferred} | compared
     print(json.dumps(report) if as_json else _text(report))

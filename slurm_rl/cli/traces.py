@@ -233,6 +233,12 @@ def from_slurm(
     partition: Annotated[list[str] | None, typer.Option("--partition", help="Only these partitions.")] = None,
     anonymise: Annotated[bool, typer.Option("--anonymise", help="Hash users, accounts and job names.")] = False,
     salt: Annotated[str | None, typer.Option("--salt", help="Secret for the hashes; a random one by default.")] = None,
+    telemetry: Annotated[
+        Path | None,
+        typer.Option(
+            "--telemetry", help="telemetry.sqlite, or the agents' shared directory: what jobs used, as columns."
+        ),
+    ] = None,
     conf: Annotated[Path | None, typer.Option("--conf", help="slurm.conf of the cluster, if not the default.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -255,13 +261,22 @@ def from_slurm(
     client = CliClient(conf)
     wanted = [p for text in partition or [] for p in text.split(",")]
     state = client.snapshot()
-    trace = history_trace(client.history(start, end), state.cluster or "site", wanted)
+    history = client.history(start, end)
+    trace = history_trace(history, state.cluster or "site", wanted)
+    if telemetry is not None:
+        from slurm_rl.telemetry.join import with_measurements
+        from slurm_rl.telemetry.source import opened
+
+        with opened(telemetry) as store:
+            trace, measured = with_measurements(trace, history, store)
     if anonymise:
         trace = anonymised(trace, salt if salt is not None else secrets.token_hex(16))
     cluster, mixed = site_cluster(state.nodes, state.cluster or "site", wanted)
     more: dict[str, object] = {"out": str(out), "could_not_hold": _write(trace, out)}
     if mixed:
         more["nodes_with_several_gpu_types"] = mixed
+    if telemetry is not None:
+        more["measured_jobs"] = measured
     if cluster_out:
         write_cluster(cluster, cluster_out)
     _print(trace, cluster, as_json, **more)

@@ -79,7 +79,7 @@ def train(
     outs = {s: out / f"seed-{s}" if seeds > 1 else out for s in range(seed, seed + seeds)}
     if executor == "slurm":
         read_sources(trace or [], cluster)  # what is wrong with them is said here, not in a job's log
-        _in_jobs(context, outs, out, _options(slurm or []), wait=wait, as_json=as_json, say=say)
+        _in_jobs(context, outs, out, slurm_options(slurm or []), wait=wait, as_json=as_json, say=say)
         return
     from slurm_rl.policy.checkpoint import find_model, load_model
     from slurm_rl.train.ppo import Settings
@@ -118,18 +118,11 @@ def train(
 
 def read_goals(text: str) -> dict[str, float]:
     """Weights of bsld, wait, p99 and max."""
-    from slurm_rl.train.goals import GOALS
+    from slurm_rl.domain.pairs import parse_pairs
+    from slurm_rl.evaluate.goals import GOALS
 
-    goals = {}
-    for part in text.split(","):
-        name, _, weight = part.partition("=")
-        if name.strip() not in GOALS:
-            raise unknown_name("goal", name.strip(), GOALS)
-        try:
-            goals[name.strip()] = float(weight)
-        except ValueError:
-            raise InputError(f"must be NAME=WEIGHT,…, got {part!r}", field="--goals") from None
-    if not sum(goals.values()) > 0 or min(goals.values()) < 0:
+    goals = parse_pairs(text, "--goals", "NAME=WEIGHT,…", what="goal", known=tuple(GOALS))
+    if not goals or not sum(goals.values()) > 0 or min(goals.values()) < 0:
         raise InputError("weights must not be negative, nor all 0", field="--goals")
     return goals
 
@@ -191,7 +184,7 @@ def command_of(context: typer.Context, **changed: Any) -> list[str]:
     return words
 
 
-def _options(pairs: list[str]) -> dict[str, str]:
+def slurm_options(pairs: list[str]) -> dict[str, str]:
     found = {}
     for pair in pairs:
         key, equals, value = pair.lstrip("-").partition("=")

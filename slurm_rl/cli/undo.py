@@ -2,52 +2,112 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
+import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import NoReturn
 
-import typer
+from slurm_rl.errors import InputError, SlurmError
 
-app = typer.Typer(add_completion=False)
+_ABOUT = """Return every job we touched or advised to SiteFactor 0, from the journal; a running service is put into
+mode off. Slurm shows no factor of held, dependent, deferred and running jobs: those are written too, and slurmctld's
+confirmation counts."""
+_EXIT = """The exit code is 0 if every job was seen at 0 or confirmed, and 1 if some job still has a factor ("left"), or
+if Slurm does not show it and its write was not confirmed ("unverified")."""
 
 
-@app.command()
-def undo(
-    config: Annotated[Path | None, typer.Option(help="The configuration file.")] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Reset every pending job's SiteFactor, also those the journal does not know.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
-) -> None:
-    """Return every job we touched to SiteFactor 0, from the journal; a running service is put into mode off.
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise InputError(message, remedy="slurm-rl undo --help")
 
-    The exit code is 1 if some job still has a factor.
-    """
+
+def run(args: list[str]) -> int:
+    """Undoes, and returns the exit code. It imports no compiler, no arrays and no framework: it must always start."""
+    parser = _Parser(prog="slurm-rl undo", description=_ABOUT, epilog=_EXIT)
+    parser.add_argument("--config", type=Path, help="the configuration file")
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        dest="everything",
+        help="reset the SiteFactor of every job, also of those that the journal does not know",
+    )
+    parser.add_argument(
+        "--after-stop", action="store_true", help="do nothing if another controller leads: for systemd's ExecStopPost"
+    )
+    parser.add_argument("--force", action="store_true", help="write to a release of Slurm that is not known, too")
+    parser.add_argument("--json", action="store_true", dest="as_json", help="print one JSON value")
+    given = parser.parse_args(args)
+    return _undo(given.config, given.everything, given.after_stop, given.force, given.as_json)
+
+
+def _undo(config: Path | None, everything: bool, after_stop: bool, force: bool, as_json: bool) -> int:
     from slurm_rl.config import load
+    from slurm_rl.controller.undo import Undone
     from slurm_rl.controller.undo import undo as take_back
-    from slurm_rl.obs.journal import Journal
+    from slurm_rl.obs.journal import JournalError, open_anyhow
     from slurm_rl.slurm.cli import CliClient
 
     settings = load(config).config
     began = time.monotonic()
-    if not settings.journal.exists() and not everything:
-        result: dict[str, object] = {"touched": 0, "returned": 0, "left": [], "stopped_leader": False}
-    else:
-        client = CliClient(Path(settings.slurm_conf) if settings.slurm_conf else None, settings.slurm_timeout)
-        result = dataclasses.asdict(take_back(client, Journal(settings.journal), everything=everything))
-    seconds = time.monotonic() - began
+    with ExitStack() as stack:
+        done, leader, note = Undone(), None, ""
+        if settings.journal.exists() or everything:
+            try:
+                journal, note = open_anyhow(settings.journal, stack, empty=everything)
+                leader = journal.leader(time.time())
+                if not (after_stop and leader is not None):
+                    conf = Path(settings.slurm_conf) if settings.slurm_conf else None
+                    # Slurm's own commands first: they are there wherever jobs are, and tell of restarts.
+                    commands = CliClient(conf, settings.slurm_timeout)
+                    commands.force = force or settings.write_unknown_release
+                    try:
+                        done = take_back(commands, journal, everything=everything)
+                    except SlurmError:
+                        if settings.client != "pyslurm":
+                            raise
+                        from slurm_rl.slurm.connect import connect
+
+                        client = connect(conf, settings.client, settings.slurm_timeout, force=commands.force)
+                        done = take_back(client, journal, everything=everything)
+            except JournalError as error:
+                raise JournalError(
+                    f"{error}: what was written is not known; `slurm-rl undo --all` resets the SiteFactor of every job"
+                ) from None
+    result = dataclasses.asdict(done) | {
+        "leader": leader,
+        "skipped": bool(after_stop and leader),
+        "note": note,
+        "seconds": round(time.monotonic() - began, 2),
+    }
     if as_json:
-        print(json.dumps(result | {"seconds": round(seconds, 2)}))
+        print(json.dumps(result))
     else:
-        print(f"{result['returned']} of {result['touched']} jobs returned to SiteFactor 0 in {seconds:.1f} s")
-        if result.get("steered"):
-            print(f"{result['freed']} of {result['steered']} jobs have their own constraint again")
-        if result.get("deferred"):
-            print(f"{result['lifted']} of {result['deferred']} jobs that were left for later may start again")
-        if result["stopped_leader"]:
-            print("the running service was put into mode off")
-        if result["left"]:
-            print(f"still with a factor: {result['left']}")
-    raise typer.Exit(1 if result["left"] else 0)
+        _tell(result)
+    return 0 if done.complete else 1
+
+
+def _tell(result: dict[str, object]) -> None:
+    if result["note"]:
+        print(f"slurm-rl: {result['note']}", file=sys.stderr)
+    if result["skipped"]:
+        print(f"{result['leader']} leads: nothing is taken back (to do so, run slurm-rl undo by hand)")
+        return
+    print(f"{result['returned']} of {result['touched']} jobs returned to SiteFactor 0 in {result['seconds']:.1f} s")
+    if result["acknowledged"]:
+        print(f"{result['acknowledged']} of these are not shown by Slurm now: slurmctld confirmed the write of each")
+    if result["gone"]:
+        print(f"{result['gone']} ended meanwhile")
+    if result["steered"]:
+        print(f"{result['freed']} of {result['steered']} jobs have their own constraint again")
+    if result["deferred"]:
+        print(f"{result['lifted']} of {result['deferred']} jobs that were left for later may start again")
+    if result["stopped_leader"]:
+        print(f"{result['leader']} led: it was put into mode off")
+    if result["left"]:
+        print(f"still with a factor: {result['left']}")
+    if result["unverified"]:
+        print(f"not confirmed, and not shown by Slurm: {result['unverified']}; run slurm-rl undo again")

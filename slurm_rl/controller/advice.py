@@ -10,10 +10,13 @@ import numpy as np
 from slurm_rl.controller.estimates import RunTimes
 from slurm_rl.controller.observe import View
 from slurm_rl.controller.policy import LivePolicy
-from slurm_rl.controller.scores import score_new
-from slurm_rl.domain.arrays import JOB, LIVE, POOL, SHAPE, USER, Array
+from slurm_rl.controller.scores import estimate_new, score_new
+from slurm_rl.domain.sizes import job_size, weights_by_partition
 from slurm_rl.domain.snapshot import Plan
-from slurm_rl.domain.tables import World
+from slurm_rl.kernel.arrays import Array
+from slurm_rl.kernel.linking import link_slot
+from slurm_rl.kernel.tables import World
+from slurm_rl.kernel.world import bare_world
 from slurm_rl.policy.registry import settings_for
 
 _YEAR = 365 * 86_400
@@ -138,10 +141,7 @@ class Advisor:
         self._world = _one_job(view, policy)
         weights, nodes = view.state.weights, view.state.nodes
         self._sizes = (weights.job_size, weights.favor_small, max(len(nodes), 1), max(sum(n.cpus for n in nodes), 1))
-        for p in partitions:
-            members = [n for n in view.state.nodes if p.name in n.partitions]
-            gpus, cpus = sum(sum(n.gpus.values()) for n in members), sum(n.cpus for n in members)
-            self.gpus_per_cpu[p.name] = gpus / max(cpus, 1) if gpus else 1.0
+        self.gpus_per_cpu = weights_by_partition(nodes)
         for when, name, score, place in last.since if last is not None and last.policy is policy else []:
             if when > view.state.taken and name in self.lines:
                 self.lines[name].add(score, place)
@@ -170,15 +170,15 @@ class Advisor:
 
     def _score(self, world: World, job: Submission, partition: str, now: int) -> float:
         limit = max(job.limit or self.limits.get(partition, _YEAR), 1)
-        volume = float(job.gpus) if job.gpus else max(job.cpus, 1) * self.gpus_per_cpu.get(partition, 1.0)
+        volume = float(job_size(job.gpus, max(job.cpus, 1), self.gpus_per_cpu.get(partition, 1.0)))
         row = world["jobs"]
         row["submit"], row["limit"] = now, limit
         row["group"] = self.run_times.known_groups(job.user, job.name, volume, job.gpus > 0, limit)
         world["groups"] = self.run_times.table()
-        world["shapes"]["volume"] = max(volume, 1e-9)
-        score = float(score_new(world.record, float(now)))
+        world["shapes"]["volume"] = volume
         if self.policy.context_free:
-            return score
+            return float(score_new(world.record, float(now)))
+        estimate_new(world.record)
         # A network scores a job among the others of its queue: it stands where the job most like it stands.
         if partition not in self._alike:
             return 0.0
@@ -195,18 +195,7 @@ def _likeness(estimate: Array, volume: Array, waited: Array) -> Array:
 
 def _one_job(view: View, policy: LivePolicy) -> World:
     """The little that the heuristics look at, for one job."""
-    world = World(
-        jobs=np.zeros(1, dtype=JOB),
-        live=np.zeros(1, dtype=LIVE),
-        shapes=np.zeros(1, dtype=SHAPE),
-        pools=np.ones(1, dtype=POOL),
-        users=np.zeros(1, dtype=USER),
-        groups=view.snapshot.world["groups"],
-        partition_factor=np.zeros(1),
-        qos_factor=np.zeros(1),
-    )
-    world["jobs"]["deadline"] = -1
-    settings = settings_for(policy.spec, backfill=2, placer=0, influence=1.0, preempt=False, weights=dict(view.weights))
-    for name, value in settings.items():
-        world[name] = value
+    settings = settings_for(policy.spec, weights=view.weights)
+    world = bare_world(1, settings, groups=view.snapshot.world["groups"])
+    link_slot(world, policy.spec.row, "score")
     return world

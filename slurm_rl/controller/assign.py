@@ -6,6 +6,45 @@ import bisect
 import itertools
 from collections.abc import Iterable, Sequence
 
+_FEW = 40  # of so many jobs, one may move without the others making room
+_STEP = 64  # a job that stands so many places down may be off by a place more
+_MANY = 10  # of so many jobs, if more than one is far off, there is no near enough
+_EXACT = 32  # jobs at the head that stand as decided, at least
+_TOLERATED = 0.0035  # of all pairs may stand the other way round: Kendall's tau is 1 minus twice that
+
+
+def tolerated(stands: Sequence[int], exact: int) -> list[int]:
+    """The decided order (0, 1, …) bent towards the one that jobs have: by a little, where it makes no difference.
+
+    `stands[i]` is the place at which the i-th job stands. The first `exact` jobs, which may start soon, go as decided.
+    Farther down, scores that change with every second of waiting swap neighbours for ever, while the jobs start at
+    much the same time: a job that stands near enough stays. Where too many pairs are the wrong way round then, those
+    that are farthest off go to their places. A queue of which many jobs are far off is brought into order as decided.
+    """
+    count, exact = len(stands), max(exact, _EXACT)
+    most = 1 + count // _STEP
+    while most:
+        near = [
+            s if i >= exact and s >= exact and abs(s - i) <= min(1 + i // _STEP, most) else i
+            for i, s in enumerate(stands)
+        ]
+        if sum(near[i] == i != s for i, s in enumerate(stands)) > count // _MANY:
+            break
+        order = sorted(range(count), key=lambda i: (near[i], i))
+        if _out_of_order(order) <= _TOLERATED * count * (count - 1) / 2:
+            return order
+        most = most * 7 // 8
+    return list(range(count))
+
+
+def _out_of_order(order: Sequence[int]) -> int:
+    seen: list[int] = []
+    wrong = 0
+    for i in order:
+        wrong += len(seen) - bisect.bisect_left(seen, i)
+        bisect.insort(seen, i)
+    return wrong
+
 
 def assign(
     base: Sequence[int],
@@ -30,6 +69,12 @@ def assign(
     within = all(a <= f <= b for a, f, b in zip(low, site, high, strict=True))
     if within and all(a > b for a, b in itertools.pairwise(now)):
         return list(site)
+    # A few jobs go between their neighbours as closely as need be; only many are worth making room for all.
+    tight = _spread(base, site, low, high, count, gap=1)
+    if _changed(tight, site) <= min(count // _FEW, count if writes is None else writes) and not _inversions(
+        base, tight
+    ):
+        return tight
     whole = _spread(base, site, low, high, count)
     if writes is None or _changed(whole, site) <= writes:
         return whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import threading
 import time
@@ -21,28 +22,30 @@ from slurm_rl.controller.diff import changes, steady, wanted_factors
 from slurm_rl.controller.estimates import RunTimes
 from slurm_rl.controller.foresee import expected_starts
 from slurm_rl.controller.observe import View, finished_jobs, observe
+from slurm_rl.controller.ours import advised, at_zero, given_unseen, rows_of, shown, to_clear
 from slurm_rl.controller.placement import Steering, given_speeds, ran_on
 from slurm_rl.controller.policy import LivePolicy, load_policy
 from slurm_rl.controller.promote import CURRENT, Promotions
-from slurm_rl.controller.undo import advised, undo
+from slurm_rl.controller.undo import min_job_age, undo
 from slurm_rl.controller.view import TickView
 from slurm_rl.decide import Guardrails
-from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.snapshot import Plan
-from slurm_rl.errors import SlurmError, SlurmRlError
-from slurm_rl.obs.journal import Change, Journal, JournalError, LostLease, own_name
+from slurm_rl.errors import EnvironmentMissing, SlurmError, SlurmRlError
+from slurm_rl.kernel.arrays import Array
+from slurm_rl.obs.journal import Change, Journal, JournalError, Key, LostLease, own_name
 from slurm_rl.obs.metrics import Metrics
 from slurm_rl.place.plan import Planner, Settings
 from slurm_rl.place.problem import parse_weights
 from slurm_rl.place.speed import Ran, learn_speeds
 from slurm_rl.slurm.client import SlurmClient
-from slurm_rl.slurm.model import JobUpdate, SlurmState, UpdateStatus
+from slurm_rl.slurm.model import JobUpdate, SlurmJob, SlurmState, UpdateStatus
 from slurm_rl.slurm.text import setting
 
 _LEARN_EVERY = 300.0
 _FENCE = 1.0  # seconds after the journal's word in which a write must begin
 _FALLBACKS = 3  # ticks without usable scores after which Slurm gets its own order back
 _PRUNE_EVERY = 3600.0
+_REVIEW_EVERY = 60.0  # seconds between looks at jobs that may have a factor of ours, though none is shown
 _REMEMBERED = 20_000  # finished jobs that GPU speeds are learned from
 
 log = structlog.get_logger()
@@ -69,6 +72,10 @@ class Tick:
 
 
 def _planner(config: Config) -> Planner:
+    if config.placement == "mip" and importlib.util.find_spec("mip") is None:
+        raise EnvironmentMissing(
+            'placement = "mip" needs python-mip, which is not installed: pip install "slurm-rl[mip]", or choose another'
+        )
     weights = parse_weights(config.placement_weights, "placement_weights")
     return Planner(Settings(weights=weights, deferral=rules(config)))
 
@@ -107,6 +114,7 @@ class Controller:
         self.observed: tuple[View, Plan] | None = None
         self.advisor: Advisor | None = None
         self.heartbeat = clock()
+        self.trouble = ""  # why the last tick came to nothing
         self.stopping = threading.Event()
         self.poked = threading.Event()
         self._heard = (self.journal.last_command() or (0, "", ""))[0]
@@ -116,6 +124,8 @@ class Controller:
         self._learned_until = 0.0
         self._learned: set[tuple[int, int]] = set()
         self._pruned = 0.0
+        self._reviewed = 0.0
+        self._absent: dict[Key, float] = {}  # jobs of the journal that are not there, and since when
         self._fallbacks = 0
         self.metrics.set_mode(self._mode)
 
@@ -128,7 +138,7 @@ class Controller:
         # 1. Who leads, and in which mode?
         mode = self._obey()
         self._renew()
-        if mode != "enforce" and (self.journal.touched() or self.journal.steered() or self.journal.deferred()):
+        if mode != "enforce" and self._something_left():
             self._take_back()
         if mode == "off":
             return Tick("off", mode)
@@ -139,7 +149,7 @@ class Controller:
         said = self.client.snapshot()
         state = self.deferring.own(self.steering.own(said))
         self._learn(state)
-        view = observe(state, self.run_times, self.policy.spec, self.speeds)
+        view = observe(state, self.run_times, self.policy.spec, self.speeds, self.config.leave_alone)
         drifted = self._drift(view)
         self._phase("observe", began)
 
@@ -166,17 +176,18 @@ class Controller:
 
         # 5. Journal and apply, within the budget; or, in shadow mode, only record.
         began = time.perf_counter()
-        batch = steady(difference)[: self.budget.per_tick]
+        batch = [(view.jobs[j], c) for j, c in steady(difference)]
         applied = 0
         if mode == "shadow":
-            self._record_shadow(number, [c for _, c in batch])
+            self._record_shadow(number, [c for _, c in batch[: self.budget.per_tick]])
             made = self.deferring.imagine(view, plan, number, self.clock())
             self.metrics.updates.labels("shadow").inc(made)
         elif token is None:
             return Tick("standby", mode, len(plan.order), len(difference), 0, drifted, note)
         else:
             self._adopt(state)
-            applied = self._apply(number, token, view, batch)
+            batch = [*self._to_clear(view), *batch][: self.budget.per_tick]
+            applied = self._apply(number, token, batch)
             # 6. Read back what was written; the next tick corrects what is not as it should be.
             drifted += self._read_back([c for _, c in batch])
             steered = self._steer(state, view, plan, number, token)
@@ -223,6 +234,7 @@ class Controller:
                 tick = self.cycle()
                 self.metrics.ticks.labels(tick.outcome).inc()
                 self.metrics.static.set(0)
+                self.trouble = ""
                 self.metrics.last_tick.set(self.clock())
                 log.info("tick", **{name: getattr(tick, name) for name in Tick.__slots__})
             except LostLease as error:
@@ -265,6 +277,7 @@ class Controller:
     def _failed(self, outcome: str, error: Exception) -> None:
         self.metrics.ticks.labels(outcome).inc()
         self.metrics.static.set(outcome == "static")
+        self.trouble = str(error) if outcome == "static" else ""
         if isinstance(error, JournalError):
             self.metrics.journal_errors.inc()
         log.error("tick", outcome=outcome, error=str(error))
@@ -273,6 +286,7 @@ class Controller:
         command = self.journal.last_command()
         if command is not None and command[0] > self._heard:
             self._heard, self._mode, who = command
+            self._reviewed = 0.0
             log.warning("mode", mode=self._mode, by=who)
             self.metrics.set_mode(self._mode)
         return self._mode
@@ -295,12 +309,26 @@ class Controller:
         self.metrics.leader.set(token is not None)
         return token
 
+    def _something_left(self) -> bool:
+        """Whether something of ours may be left: at once if it is known, now and then if it can only be guessed."""
+        if self.journal.touched() or self.journal.deferred():
+            return True
+        due = self.clock() - self._reviewed >= _REVIEW_EVERY
+        return due and bool(self.journal.watched() or self.journal.steered())
+
     def _take_back(self) -> None:
         """Outside enforce mode nothing of ours stays in Slurm."""
         token = self._lead()
         if token is not None:
+            self._reviewed = self.clock()
             done = undo(self.client, self.journal, token=token, clock=self.clock)
-            log.warning("undo", touched=done.touched, returned=done.returned, left=len(done.left))
+            log.warning(
+                "undo",
+                touched=done.touched,
+                returned=done.returned,
+                left=len(done.left),
+                unverified=len(done.unverified),
+            )
             self._written.clear()
 
     def _learn(self, state: SlurmState) -> None:
@@ -348,19 +376,39 @@ class Controller:
             self.metrics.updates.labels("shadow").inc(len(batch))
 
     def _adopt(self, state: SlurmState) -> None:
-        """Enters jobs that got a factor at submission into the journal, and drops jobs that are gone."""
+        """Enters jobs that got a factor at submission into the journal, and drops jobs that have none any more."""
         now = self.clock()
-        recent = advised(state.jobs, self.journal.advice(now - 600))
+        advice = self.journal.advice(now - 600)
+        recent = [*advised(state.jobs, advice), *given_unseen(state.jobs, advice)]
         if recent:
             self.journal.adopt([(j.job_id, j.submit_time or 0, j.site_factor or 0) for j in recent], now)
+        if now - self._reviewed > _REVIEW_EVERY:
+            self._review(state, now)
+            self._reviewed = now
         if now - self._pruned > _PRUNE_EVERY:
-            alive = {(j.job_id, j.submit_time or 0) for j in state.jobs}
-            alive |= {(j.array_job_id, j.submit_time or 0) for j in state.jobs}
-            self.journal.forget([key for key in self.journal.touched() if key not in alive])
-            self.journal.prune(now - self.config.journal_days * 86_400)
+            self.journal.prune(now - self.config.journal_days * 86_400, self.config.journal_mb * 1e6)
             self._pruned = now
 
-    def _apply(self, tick: int, token: int, view: View, batch: list[tuple[int, Change]]) -> int:
+    def _review(self, state: SlurmState, now: float) -> None:
+        """Drops jobs from the journal that were seen at 0, or that cannot come back by a requeue."""
+        touched = self.journal.touched()
+        there = rows_of(state.jobs, touched)
+        self._absent = {key: self._absent.get(key, now) for key in touched if key not in there}
+        late = now - min_job_age(state) - _REVIEW_EVERY
+        over = {key for key, since in self._absent.items() if since < late}
+        over |= at_zero(state.jobs, touched) & self.journal.touched_before(now - 2 * _REVIEW_EVERY)
+        self.journal.forget(sorted(over))
+
+    def _to_clear(self, view: View) -> list[tuple[SlurmJob, Change]]:
+        """Factors of ours on jobs that must not have one: given at submission, or before they were exempt."""
+        jobs = [j for j in view.state.jobs if j.job_id in view.never]
+        if not jobs:
+            return []
+        found = to_clear(jobs, self.journal.touched(), self.journal.advice(self.clock() - 600))
+        why = view.left_alone
+        return [(j, Change(j.job_id, j.submit_time or 0, shown(j), 0, why[j.job_id])) for j in found]
+
+    def _apply(self, tick: int, token: int, batch: list[tuple[SlurmJob, Change]]) -> int:
         """Writes in portions of a second's budget; each is committed to the journal before it is sent."""
         rate = self.budget.per_second
         self.metrics.budget.set(rate)
@@ -377,7 +425,7 @@ class Controller:
             numbers = self.journal.intend(tick, token, now, [c for _, c in portion])
             if self.clock() - now > _FENCE:
                 raise LostLease("stood still between journal and write: nothing is written")
-            results = self.client.update([JobUpdate.of(view.jobs[j], site_factor=c.new) for j, c in portion])
+            results = self.client.update([JobUpdate.of(j, site_factor=c.new) for j, c in portion])
             for (_, change), result in zip(portion, results, strict=True):
                 self.metrics.updates.labels(result.status.value).inc()
                 if result.status is UpdateStatus.APPLIED:

@@ -6,10 +6,7 @@ at once again. Whoever else changes a job's start time has the last word: such a
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -17,15 +14,14 @@ import structlog
 
 from slurm_rl.config import Config
 from slurm_rl.controller.observe import View
-from slurm_rl.controller.placement import Key, key_of, steerable
+from slurm_rl.controller.placement import steerable
+from slurm_rl.controller.restore import SLACK, key_of, still_ours
 from slurm_rl.domain.snapshot import Plan
-from slurm_rl.obs.journal import Deferred, Journal, JournalError
+from slurm_rl.obs.journal import Deferred, Journal, Key
 from slurm_rl.obs.metrics import Metrics
 from slurm_rl.place.defer import Deferral
 from slurm_rl.slurm.client import SlurmClient
 from slurm_rl.slurm.model import JobUpdate, PriorityFactors, SlurmJob, SlurmState, UpdateStatus
-
-_SLACK = 5  # seconds that a plain submission, or a lift, may take to become eligible
 
 log = structlog.get_logger()
 
@@ -39,18 +35,11 @@ def deferrable(job: SlurmJob) -> str:
     """Why a job is not ours to put off; "" if it is."""
     if job.eligible_time is None or job.submit_time is None:
         return "Slurm has not looked at it yet"
-    if job.eligible_time - job.submit_time > _SLACK:
+    if job.eligible_time - job.submit_time > SLACK:
         return "its start time may be its user's"
     if job.deadline is not None:
         return "has a deadline"
     return steerable(job, "features")
-
-
-def still_ours(job: SlurmJob, row: Deferred) -> bool:
-    """Whether a job's start time is the one that we wrote."""
-    if job.eligible_time is None:
-        return False
-    return 0 <= job.eligible_time - row.written <= (_SLACK if row.lifted else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,24 +199,3 @@ class Deferring:
         """For those who look at the queue."""
         rates = {f"{kind}_rate": rate for kind, rate in self.rates().items()}
         return {"jobs": self._lasting(now), "made": self.made, **rates}
-
-
-def lift_all(client: SlurmClient, journal: Journal, *, clock: Callable[[], float] = time.time) -> tuple[int, int]:
-    """Lets every waiting job start again that has a start time of ours: (found, lifted)."""
-    found = lifted = 0
-    for attempt in range(3):
-        rows = journal.deferred()
-        if not rows:
-            break
-        state = client.snapshot()
-        jobs = {key_of(j): j for j in state.jobs if j.pending}
-        now = clock()
-        ours = [k for k, r in rows.items() if k in jobs and r.lasts(now) and still_ours(jobs[k], r)]
-        with suppress(JournalError):
-            journal.release_deferred([k for k in rows if k not in ours])
-        if attempt == 0:
-            found = len(ours)
-        if not ours:
-            break
-        lifted += sum(r.applied for r in client.update([JobUpdate.of(jobs[k], start_at=0) for k in ours]))
-    return found, lifted

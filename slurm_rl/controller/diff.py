@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slurm_rl.controller.assign import assign, steadily
+from slurm_rl.controller.assign import assign, steadily, tolerated
 from slurm_rl.controller.observe import View
-from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.snapshot import Plan
+from slurm_rl.kernel.arrays import Array
 from slurm_rl.obs.journal import Change
 
 
@@ -17,13 +17,13 @@ def wanted_factors(view: View, plan: Plan, bound: int, top: int, site: Array, wr
     """The SiteFactor of every job, such that Slurm's order of each queue becomes the plan's for its first `top` jobs.
 
     `site` holds the present factors. Jobs beyond the first ones get none, and the first ones stay above them. Where
-    more than `writes` changes of a queue would be needed, its head comes first.
+    more than `writes` changes of a queue would be needed, its head comes first. Jobs that stand near their place stay.
     """
     wanted = np.zeros(len(view.jobs), dtype=np.int64)
     order = np.array(plan.order, dtype=np.int64)
     for queue in np.unique(view.queue[order]).tolist() if len(order) else []:
         mine = order[view.queue[order] == queue]
-        head, rest = mine[:top], mine[top:]
+        head, rest = _as_they_stand(view, plan, mine[:top], site), mine[top:]
         base = view.base[head]
         low = np.maximum(-bound, np.minimum(0, view.floor - base))
         if len(rest):
@@ -31,6 +31,17 @@ def wanted_factors(view: View, plan: Plan, bound: int, top: int, site: Array, wr
         high = np.full(len(head), bound, dtype=np.int64)
         wanted[head] = assign(base.tolist(), site[head].tolist(), low.tolist(), high.tolist(), writes)
     return wanted
+
+
+def _as_they_stand(view: View, plan: Plan, jobs: Array, site: Array) -> Array:
+    """The jobs in decided order, but for those that stand near enough to it."""
+    now = (view.base + site)[jobs]
+    ids = np.array([view.jobs[j].job_id for j in jobs.tolist()])
+    stands = np.empty(len(jobs), dtype=np.int64)
+    stands[np.lexsort((ids, -now))] = np.arange(len(jobs))
+    starting = {s.job for s in plan.starts}
+    exact = max((place + 1 for place, j in enumerate(jobs.tolist()) if j in starting), default=0)
+    return jobs[tolerated(stands.tolist(), exact)]
 
 
 def changes(view: View, plan: Plan, wanted: Array, site: Array) -> list[tuple[int, Change]]:

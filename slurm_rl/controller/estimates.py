@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_rl.domain.arrays import GPU_MILLI, GROUP, JOB, USER, Array
-from slurm_rl.domain.tables import World
-from slurm_rl.jit import kernel
+from slurm_rl.domain.sizes import GROUP_LEVELS, group_columns
+from slurm_rl.kernel.arrays import GROUP, Array
+from slurm_rl.kernel.jit import kernel
+from slurm_rl.kernel.world import bare_world
 from slurm_rl.policy.estimate import finish, predict
 
 
@@ -63,11 +63,10 @@ class RunTimes:
         rows = list(jobs)
         if not rows:
             return
-        table = np.zeros(len(rows), dtype=JOB)
-        for i, job in enumerate(rows):
-            table["limit"][i] = max(job.limit, 1)
-            table["group"][i] = self.groups_of(job.user, job.name, job.volume, job.uses_gpus, job.limit)
-        world = World(jobs=table, users=np.zeros(1, dtype=USER), groups=self.table())
+        groups = [self.groups_of(job.user, job.name, job.volume, job.uses_gpus, job.limit) for job in rows]
+        world = bare_world(len(rows), {}, groups=self.table())
+        world["jobs"]["limit"] = [max(job.limit, 1) for job in rows]
+        world["jobs"]["group"] = groups
         _finish_all(world.record, np.array([job.ran for job in rows], dtype=np.float64))
         self.seen += len(rows)
 
@@ -80,8 +79,9 @@ class RunTimes:
         return self._groups
 
 
-def _keys(user: str, name: str, volume: float, uses_gpus: bool, limit: int) -> tuple[tuple[object, ...] | None, ...]:
-    bucket = math.floor(math.log2(max(volume, 1e-3)) + 20) * 2 + uses_gpus
-    exact = round(volume * GPU_MILLI)
-    named = (4, user, name, exact) if name else None
-    return (0, bucket), (1, user), (2, user, bucket), (3, user, exact, limit), named
+def _keys(user: str, name: str, volume: float, uses_gpus: bool, limit: int) -> list[tuple[object, ...] | None]:
+    """The groups of a job by what its jobs share, each with its level; None: of its name, if it has none."""
+    values = group_columns(user, name, volume, uses_gpus, limit)
+    values |= {"bucket": int(values["bucket"]), "exact": int(values["exact"])}
+    levels = enumerate(GROUP_LEVELS)
+    return [None if "name" in of and not name else (level, *(values[c] for c in of)) for level, of in levels]

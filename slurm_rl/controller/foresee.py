@@ -8,15 +8,16 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from slurm_rl.backfill import EASY
+from slurm_rl.backfill.catalogue import RULES
 from slurm_rl.controller.observe import View
-from slurm_rl.domain.arrays import LOG, NEVER, Array
 from slurm_rl.domain.snapshot import Plan
-from slurm_rl.domain.tables import World
-from slurm_rl.linking import link_kernels
-from slurm_rl.policy.heuristics import BY_LIMIT, STATIC_PRIORITY
+from slurm_rl.kernel.arrays import LOG, NEVER, Array
+from slurm_rl.kernel.linking import link_kernels
+from slurm_rl.kernel.tables import World
+from slurm_rl.place.catalogue import PLACEMENTS
+from slurm_rl.policy.registry import parse_policy, settings_for
 from slurm_rl_sim.engine import advance
-from slurm_rl_sim.state import LATENCY_BUCKETS, QUEUED, RUNNING, WAITING
+from slurm_rl_sim.state import QUEUED, RUNNING, WAITING
 
 TOP = 2000  # jobs at the head of the order that are simulated: those behind them start far in the future
 _DRAWS = 12
@@ -83,16 +84,13 @@ def _world(view: View, order: Array, run: Array) -> World:
     world["heap"], world["heap_count"] = heap, len(running)
     world["work"] = np.maximum(np.rint(run), 1.0)
     world["speed"][:] = 1.0
-    world["queue"] = np.zeros(count, dtype=np.int64)
-    world["started"] = np.zeros(count, dtype=np.int64)
     world["log"] = np.zeros(len(world["entries"]) + count, dtype=LOG)
-    world["latency"] = np.zeros(LATENCY_BUCKETS, dtype=np.int64)
     pools["queue_first"] = pools["queue_last"] = pools["first_job"]
     for name in ("change", "fresh", "planned", "due", "stamp"):
         pools[name] = 0
-    settings = {"code": STATIC_PRIORITY, "source": BY_LIMIT, "backfill": EASY, "fixed_order": 1, "preempt": 0}
-    counters = {"track_usage": 0, "influence": 1.0, "starve_age": np.inf, "clock": now, "arrived": 0, "tick": NEVER}
-    for name, value in (settings | counters).items():
+    policy, rule, placer = parse_policy("static-priority"), RULES["easy"], PLACEMENTS["first-fit"]
+    settings = settings_for(policy) | rule.settings | placer.settings
+    for name, value in (settings | {"clock": now, "arrived": 0, "tick": NEVER}).items():
         world[name] = value
-    link_kernels(world)
+    link_kernels(world, policy.row, placer, rule)
     return world

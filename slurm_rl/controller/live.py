@@ -21,7 +21,6 @@ from slurm_rl.controller.cycle import Controller
 from slurm_rl.controller.estimates import Finished, RunTimes
 from slurm_rl.controller.foresee import expected_starts
 from slurm_rl.controller.observe import View, observe
-from slurm_rl.controller.policy import load_policy
 from slurm_rl.controller.standing import standing_of
 from slurm_rl.decide import Guardrails
 from slurm_rl.domain.snapshot import Plan
@@ -30,8 +29,10 @@ from slurm_rl.obs.journal import Journal, JournalError
 from slurm_rl.obs.metrics import Metrics
 from slurm_rl.obs.queue import QueueView
 from slurm_rl.slurm.model import PriorityFactors, PriorityWeights, SlurmJob, SlurmNode, SlurmState
-from slurm_rl.slurm.release import Release
+from slurm_rl.slurm.release import NEWEST, Release
 from slurm_rl.slurm.text import setting
+from slurm_rl.telemetry.measured import MeasuredJobs
+from slurm_rl.telemetry.store import Measured
 
 _NO_FACTORS = PriorityFactors(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
 _NOT_ADVISABLE = -2  # job_submit/lua reads it as "no value"
@@ -49,6 +50,7 @@ class ControllerLive:
         self._read_from: tuple[View, Plan] | None = None
         self._slurm_user = ""
         self.warm = False
+        self.measurements: MeasuredJobs | None = None
 
     @property
     def config(self) -> Config:
@@ -73,6 +75,8 @@ class ControllerLive:
     def ready(self) -> str:
         if not self.warm:
             return "kernels are being prepared"
+        if self.controller.trouble:
+            return f"the last tick failed, the queue stays as it is: {self.controller.trouble}"
         if self.controller.mode != "off" and self.controller.view is None:
             return "no tick has succeeded yet"
         return "" if self.lively() else "the controller has been silent for too long"
@@ -90,6 +94,8 @@ class ControllerLive:
         if self.controller.mode != "enforce" or advisor is None:
             return {}
         uid = int(job["user_id"])
+        if "priority" in job or self._left_alone(job, uid, advisor.default_partition):
+            return {}  # held, set by hand, or left alone by the site's or the user's wish
         nodes, tasks = job.get("min_nodes", 1), job.get("num_tasks", 1)
         submission = Submission(
             user=job.get("user_name") or self._name(uid),
@@ -111,6 +117,19 @@ class ControllerLive:
             return {}  # what cannot be taken back is not given
         return {"site_factor": advice.site_factor, "reason": advice.reason}
 
+    def _left_alone(self, job: Mapping[str, Any], uid: int, default_partition: str) -> bool:
+        """Whether the site or the user wants it so; what Slurm is to fill in counts as filled in."""
+        wish = self.config.leave_alone
+        if not wish:
+            return False
+        user = job.get("user_name") or self._name(uid)
+        if wish.users and user == str(uid):
+            return True  # the name is not known yet: the next tick knows
+        account = job.get("account") or job.get("default_account", "")
+        qos = job.get("qos") or job.get("default_qos", "")
+        partition = job.get("partition") or default_partition
+        return bool(wish.why(partition, qos, account, user, job.get("comment", "")))
+
     def _name(self, uid: int) -> str:
         """The user's name if it is known by now; a name service may be slow, so it is asked beside the request."""
         if uid not in self._names:
@@ -124,23 +143,8 @@ class ControllerLive:
         except KeyError:
             self._names[uid] = str(uid)
 
-    def rank(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        if "/" in request["policy"]:
-            raise InputError("models are asked for by name here, not by path", field="policy")
-        named = request["policy"]
-        policy = load_policy(named, Path(self.config.state_dir)) if named else self.controller.policy
-        state = described(request)
-        if len({j.job_id for j in state.jobs}) != len(state.jobs):
-            raise InputError("two jobs have the same id", field="jobs")
-        view = observe(state, RunTimes(), policy.spec)
-        plan = policy.plan(view.snapshot, Guardrails(), dict(view.weights))
-        order = [
-            {"id": view.jobs[j].job_id, "score": _finite(reason.score), "why": str(reason)}
-            for j, reason in zip(plan.order, plan.reasons, strict=True)
-        ]
-        starts = [view.jobs[s.job].job_id for s in plan.starts]
-        left = [{"id": job_id, "why": why} for job_id, why in view.left_alone.items()]
-        return {"policy": policy.name, "order": order, "can_start_now": starts, "not_ordered": left}
+    def ranking(self) -> tuple[str, str]:
+        return self.config.policy, self.config.state_dir
 
     def standing(self, job_id: int) -> dict[str, Any]:
         if self.controller.observed is None:
@@ -157,6 +161,12 @@ class ControllerLive:
     def past(self, job_id: int, submit_time: int) -> list[dict[str, object]]:
         names = ("time", "old", "new", "reason", "status")
         return [dict(zip(names, row, strict=True)) for row in self._journal.history(job_id, submit_time)[-20:]]
+
+    def measured(self, job_id: int) -> Measured | None:
+        return self.measurements.of(job_id) if self.measurements is not None else None
+
+    def measured_now(self, user: str | None, limit: int) -> list[Measured]:
+        return self.measurements.running(user, limit) if self.measurements is not None else []
 
     def set_mode(self, mode: str, who: str) -> None:
         self.controller.command(mode, who)
@@ -213,7 +223,7 @@ def described(request: Mapping[str, Any]) -> SlurmState:
     return SlurmState(
         taken=float(request["now"]),
         spread=0.0,
-        release=Release(0, 0),
+        release=Release(*NEWEST),
         cluster="request",
         jobs=tuple(jobs),
         nodes=tuple(nodes),
@@ -224,11 +234,7 @@ def described(request: Mapping[str, Any]) -> SlurmState:
     )
 
 
-def _finite(value: float) -> float:
-    return value if abs(value) < 1e300 else (1e300 if value > 0 else -1e300)
-
-
-_SAMPLE = {
+SAMPLE = {
     "now": 1000,
     "jobs": [
         {"id": i, "submit_time": 10 * i, "time_limit": 600, "gpus": 1, "gpu_type": "", "nodes": 1, "cpus": 1}
@@ -243,7 +249,7 @@ def warm_up(live: ControllerLive) -> None:
     """Compiles the kernels before anybody waits for them, on a queue made up for it: a live one may be empty."""
     policy, run_times = live.controller.policy, RunTimes()
     run_times.learn([Finished("a", "", 1.0, True, 600, 60.0)])
-    view = observe(described(_SAMPLE), run_times, policy.spec)
+    view = observe(described(SAMPLE), run_times, policy.spec)
     plan = policy.plan(view.snapshot, Guardrails(live.config.influence), dict(view.weights))
     advisor = Advisor.of(view, plan, np.zeros(len(view.jobs), dtype=np.int64), 1, policy, run_times)
     advisor.advise(Submission("a", "", "p", 1, 1, 600), 1000.0)

@@ -9,29 +9,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_rl.controller.estimates import Finished, RunTimes, predict_all
-from slurm_rl.domain.arrays import (
-    ACCOUNT,
-    ENTRY,
-    FIRST_ROW,
-    LIVE,
-    NOW,
-    USER,
-    Array,
-    make_entries,
-)
-from slurm_rl.domain.build import Requests, Speeds, Workload, build
-from slurm_rl.domain.cluster import Cluster, NodeClass, default_watts
+from slurm_rl.controller.ours import by_hand
+from slurm_rl.controller.scores import multifactor_all
+from slurm_rl.domain.cluster import Cluster, node_classes
+from slurm_rl.domain.optout import LeaveAlone
+from slurm_rl.domain.sizes import job_size, weights_by_partition
 from slurm_rl.domain.snapshot import Snapshot
-from slurm_rl.domain.tables import World
+from slurm_rl.kernel.arrays import NOW, RELEASED, Array
+from slurm_rl.kernel.build import Requests, Speeds, Workload, build
+from slurm_rl.kernel.linking import link_slot
+from slurm_rl.kernel.tables import World
+from slurm_rl.kernel.world import new_world
 from slurm_rl.place.speed import SpeedMatrix
-from slurm_rl.policy.heuristics import BY_USER
+from slurm_rl.policy.catalogue import BY_USER
 from slurm_rl.policy.registry import PolicySpec, settings_for
 from slurm_rl.slurm.model import HistoryJob, PriorityFactors, PriorityWeights, SlurmJob, SlurmNode, SlurmState
 from slurm_rl.slurm.text import setting
 
 _FOREVER = 365 * 86_400  # what an unlimited job counts as
 _ROUNDING = 5  # points by which the sum of sprio's rounded terms may be off
-_CHANGED = 3  # every pool gets a scheduling pass
+_NONE = LeaveAlone()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +44,7 @@ class View:
     estimate: Array  # seconds, from history
     spread: Array  # standard deviation of its logarithm
     left_alone: Mapping[int, str]  # job id -> why a pending job is not ordered
+    never: frozenset[int]  # … of these, jobs that must not have a factor of ours, either
     weights: Mapping[str, float]
     floor: int  # no job is pushed below this priority
     gpu_types: tuple[str, ...] = ()  # by the number that nodes of the snapshot carry
@@ -56,12 +54,21 @@ class View:
         return self.snapshot.now
 
 
-def observe(state: SlurmState, run_times: RunTimes, policy: PolicySpec, speeds: SpeedMatrix | None = None) -> View:
+def observe(
+    state: SlurmState,
+    run_times: RunTimes,
+    policy: PolicySpec,
+    speeds: SpeedMatrix | None = None,
+    leave_alone: LeaveAlone = _NONE,
+) -> View:
     """Everything `decide` needs, from one answer of Slurm."""
     now = int(state.taken)
     cluster, members = _cluster(state.nodes, state.cluster, speeds or SpeedMatrix({}))
     known = set(cluster.partitions)
-    left_alone = {j.job_id: why for j in state.jobs if j.pending and (why := why_left_alone(j, state.taken, known))}
+    waiting = [j for j in state.jobs if j.pending]
+    never = {j.job_id: why for j in waiting if (why := never_ours(j, leave_alone))}
+    not_now = {j.job_id: why for j in waiting if (why := why_left_alone(j, state.taken, known))}
+    left_alone = not_now | never
     jobs = sorted(
         (
             j
@@ -81,7 +88,7 @@ def observe(state: SlurmState, run_times: RunTimes, policy: PolicySpec, speeds: 
     weights = site_weights(state.weights)
     base, site = _priorities(jobs)
     world = _world(workload, requests, jobs, members, state, policy, weights, now, run_times.table())
-    _match_priorities(world, base, pending, weights, now)
+    _match_priorities(world, base, pending, now)
     predict_all(world.record, np.arange(len(jobs)))
     estimate, spread = world["live"]["expected"].copy(), world["live"]["spread"].astype(np.float64)
     if policy.source != BY_USER:
@@ -101,6 +108,7 @@ def observe(state: SlurmState, run_times: RunTimes, policy: PolicySpec, speeds: 
         estimate=estimate,
         spread=spread,
         left_alone=left_alone,
+        never=frozenset(never),
         weights=weights,
         floor=backfill_floor(state),
         gpu_types=workload.type_names,
@@ -116,16 +124,23 @@ def _own_speeds(jobs: Sequence[SlurmJob], speeds: SpeedMatrix | None) -> Speeds 
     return Speeds({}, tuple(speeds.classes.values()), of_job)
 
 
-def why_left_alone(job: SlurmJob, now: float, partitions: set[str]) -> str:
-    """Why a pending job is not ours to order; "" if it is."""
+def never_ours(job: SlurmJob, leave_alone: LeaveAlone) -> str:
+    """Why a job must not have a factor of ours, whatever state it is in; "" if it may."""
     if job.cron:
         return "a cron job: Slurm refuses its updates"
-    if job.held:
-        return "held"
     if job.reservation:
         return "in a reservation"
     if job.het_job_id:
         return "part of a heterogeneous job"
+    return leave_alone.why(",".join(job.partitions), job.qos, job.account, job.user, job.comment)
+
+
+def why_left_alone(job: SlurmJob, now: float, partitions: set[str]) -> str:
+    """Why a pending job is not ours to order now; "" if it is."""
+    if job.held:
+        return "held"
+    if by_hand(job):
+        return "its priority was set by hand (scontrol update Priority=…)"
     if not job.eligible(now):
         return "not eligible yet"
     if job.factors is None:
@@ -157,42 +172,24 @@ def own_priority(factors: PriorityFactors) -> int:
 
 def finished_jobs(rows: Iterable[HistoryJob], nodes: Iterable[SlurmNode]) -> list[Finished]:
     """What the estimator learns from accounting records, in the order in which the jobs ended."""
-    gpus_per_cpu = _gpus_per_cpu(nodes)
+    weight = weights_by_partition(nodes)
     done = [
         r for r in rows if r.end_time and r.start_time and r.state in ("COMPLETED", "TIMEOUT", "FAILED", "DEADLINE")
     ]
     found = []
     for r in sorted(done, key=lambda r: (r.end_time or 0, r.job_id)):
         gpus = sum(r.gpus_requested.values()) or sum(r.gpus_allocated.values())
-        volume = float(gpus) if gpus else r.cpus * gpus_per_cpu.get(r.partition, 1.0)
+        volume = float(job_size(gpus, r.cpus, weight.get(r.partition, 1.0)))
         limit = r.time_limit or _FOREVER
-        found.append(Finished(r.user, r.name, max(volume, 1e-9), gpus > 0, limit, float(r.elapsed)))
+        found.append(Finished(r.user, r.name, volume, gpus > 0, limit, float(r.elapsed)))
     return found
-
-
-def _gpus_per_cpu(nodes: Iterable[SlurmNode]) -> dict[str, float]:
-    gpus: dict[str, int] = {}
-    cpus: dict[str, int] = {}
-    for node in nodes:
-        for p in node.partitions:
-            gpus[p] = gpus.get(p, 0) + sum(node.gpus.values())
-            cpus[p] = cpus.get(p, 0) + node.cpus
-    return {p: gpus[p] / max(cpus[p], 1) if gpus[p] else 1.0 for p in gpus}
 
 
 def _cluster(nodes: Iterable[SlurmNode], name: str, speeds: SpeedMatrix) -> tuple[Cluster, list[SlurmNode]]:
     """The nodes as classes of equals, and the nodes in the order in which the classes number them."""
-    classes: dict[tuple[str, int, int, int, str], list[SlurmNode]] = {}
-    for node in nodes:
-        if node.partitions:
-            kind = next((t for t, count in sorted(node.gpus.items()) if t and count), "")
-            key = (kind, sum(node.gpus.values()), node.cpus, node.mem_mb, ",".join(node.partitions))
-            classes.setdefault(key, []).append(node)
-    made = []
-    for (kind, gpus, cpus, mem_mb, partitions), same in classes.items():
-        watts = default_watts(kind, gpus)
-        made.append(NodeClass(len(same), kind, gpus, cpus, mem_mb / 1024, partitions, speeds.speed(kind), *watts))
-    return Cluster(name, tuple(made)), list(itertools.chain.from_iterable(classes.values()))
+    found = node_classes(nodes, speed=speeds.speed)
+    members = list(itertools.chain.from_iterable(same for _, same in found))
+    return Cluster(name, tuple(c for c, _ in found)), members
 
 
 def _requests(jobs: list[SlurmJob], state: SlurmState, now: int) -> Requests:
@@ -258,24 +255,14 @@ def _priorities(jobs: list[SlurmJob]) -> tuple[Array, Array]:
     return base, np.array([j.factors.site if j.factors else 0 for j in jobs], dtype=np.int64)
 
 
-def _match_priorities(world: World, base: Array, pending: Array, weights: Mapping[str, float], now: int) -> None:
+def _match_priorities(world: World, base: Array, pending: Array, now: int) -> None:
     """Makes the model's multifactor priority equal Slurm's own, to the last point, through the nice value.
 
     Slurm's factors know things that the model does not (the hour a job became eligible, associations, TRES); what it
     says itself is the truth here.
     """
-    jobs, shapes = world["jobs"], world["shapes"]
-    row = jobs["request"]
-    max_age = 7 * 86_400.0  # the model's; any value would do
-    model = (
-        weights["age"] * np.minimum(1.0, (now - jobs["submit"]) / max_age)
-        + weights["fairshare"] * world["users"]["fairshare"][jobs["user"]]
-        + (weights["job_size"] + weights["tres"])
-        * shapes["volume"][row]
-        / world["pools"]["volume"][shapes["pool"][row]]
-        + weights["partition"] * world["partition_factor"][jobs["part"]]
-    )
-    jobs["nice"][pending] = np.rint(model - base)[pending].astype(np.int32)
+    model = multifactor_all(world.record, float(now), pending)
+    world["jobs"]["nice"][pending] = np.rint(model - base[pending]).astype(np.int32)
 
 
 def _world(
@@ -289,46 +276,24 @@ def _world(
     now: int,
     groups: Array,
 ) -> World:
-    count, nodes, pools = len(jobs), len(wl.nodes), len(wl.pools)
-    width = np.minimum(wl.shapes["units"], np.maximum(np.diff(wl.kind_ptr)[wl.shapes["kind"]], 1)).astype(np.int64)
-    room = int(np.minimum(wl.nodes["cpu"], 1 << 16).sum() + wl.nodes["gpu"].sum())
-    asked = int(width[wl.jobs["request"]].sum()) if count else 0
-    live = np.zeros(count, dtype=LIVE)
-    live["start"] = live["end"] = live["booked_start"] = -1
-    users = np.zeros(len(wl.user_account), dtype=USER)
-    users["account"], users["time"] = wl.user_account, now
     best = max((p.priority_job_factor for p in state.partitions), default=1) or 1
     factor = {p.name: p.priority_job_factor / best for p in state.partitions}
+    world = new_world(
+        wl,
+        settings_for(policy, weights=weights),
+        now=now,
+        groups=groups.copy(),
+        partition_factor=np.array([factor.get(p, 0.0) for p in wl.partition_names] or [0.0]),
+    )
+    world["calculated"] = now  # fairshare is Slurm's own: not to be calculated again
+    world["live"]["version"] = 0  # estimates are made below, once
+    users = world["users"]
+    users["fairshare"] = 0.0
     for i, j in enumerate(jobs):
         share = j.factors.fairshare_normalized if j.factors else state.fairshare.get((j.account, j.user), 0.0)
         users["fairshare"][requests.user[i]] = max(users["fairshare"][requests.user[i]], share)
-    world = World(
-        jobs=wl.jobs,
-        live=live,
-        shapes=wl.shapes,
-        nodes=wl.nodes,
-        kind_ptr=wl.kind_ptr,
-        kind_node=wl.kind_node,
-        speed=wl.speed,
-        pools=wl.pools,
-        free=np.zeros((FIRST_ROW, nodes, 3), dtype=np.int32),
-        used=np.zeros((FIRST_ROW, nodes, 0), dtype=np.int16),
-        total=np.zeros((FIRST_ROW, pools, 3), dtype=np.int64),
-        entries=make_entries(min(asked, room) + asked + 1),
-        spot=np.zeros(int(width.max(initial=1)), dtype=ENTRY),
-        running=np.zeros(count, dtype=np.int64),
-        users=users,
-        accounts=np.zeros(wl.accounts, dtype=ACCOUNT),
-        groups=groups.copy(),
-        partition_factor=np.array([factor.get(p, 0.0) for p in wl.partition_names] or [0.0]),
-        qos_factor=np.zeros(int(wl.jobs["qos"].max(initial=0)) + 1),
-    )
-    settings = settings_for(policy, backfill=2, placer=0, influence=1.0, preempt=False, weights=dict(weights))
-    for name, value in settings.items():
-        world[name] = value
-    world["clock"] = world["calculated"] = now  # fairshare is Slurm's own: not to be calculated again
-    world["accounts"]["time"] = now
-    world["pools"]["change"] = _CHANGED
+    link_slot(world, policy.row, "score")
+    world["pools"]["change"] = RELEASED  # every pool gets a scheduling pass
     _fill_nodes(world, wl, members)
     _hold_running(world, wl, jobs, members, now)
     return world

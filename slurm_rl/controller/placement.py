@@ -7,31 +7,24 @@ before it is sent, together with what the user had asked for.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import msgspec
 import structlog
 
 from slurm_rl.config import Config
 from slurm_rl.controller.observe import View
+from slurm_rl.controller.restore import features_update, key_of
 from slurm_rl.domain.snapshot import Plan
-from slurm_rl.obs.journal import Journal, JournalError, Steered
+from slurm_rl.obs.journal import Journal, Key, Steered
 from slurm_rl.place.speed import Ran, SpeedMatrix, parse_speeds
 from slurm_rl.slurm.client import SlurmClient
 from slurm_rl.slurm.gpufeatures import feature_names, lacking
-from slurm_rl.slurm.model import HistoryJob, JobUpdate, SlurmJob, SlurmNode, SlurmState, UpdateStatus
+from slurm_rl.slurm.model import HistoryJob, SlurmJob, SlurmNode, SlurmState, UpdateStatus
 from slurm_rl.slurm.release import Release, prefer_is_sound
 
 log = structlog.get_logger()
-
-Key = tuple[int, int]  # job id, submit time
-
-
-def key_of(job: SlurmJob) -> Key:
-    return job.job_id, job.submit_time or 0
 
 
 def steerable(job: SlurmJob, field: str) -> str:
@@ -159,7 +152,7 @@ class Steering:
             return 0
         rows = [Steered(self.field if s.value != s.own else self._field_of(s), s.value, s.own) for s in steers]
         self.journal.steer(token, now, [(key_of(s.job), row) for s, row in zip(steers, rows, strict=True)])
-        results = client.update([_update(s.job, row) for s, row in zip(steers, rows, strict=True)])
+        results = client.update([features_update(s.job, row) for s, row in zip(steers, rows, strict=True)])
         back = [
             key_of(s.job)
             for s, row, r in zip(steers, rows, results, strict=True)
@@ -178,30 +171,3 @@ class Steering:
         """Drops jobs that have started or are gone from the journal."""
         waiting = {key_of(j) for j in state.jobs if j.pending}
         self.journal.release_steered([key for key in self.journal.steered() if key not in waiting])
-
-
-def _update(job: SlurmJob, row: Steered) -> JobUpdate:
-    if row.field == "prefer":
-        return JobUpdate.of(job, prefer=row.value)
-    return JobUpdate.of(job, features=row.value)
-
-
-def give_back(client: SlurmClient, journal: Journal, *, clock: Callable[[], float] = time.time) -> tuple[int, int]:
-    """Returns every waiting job that was steered to its user's own expression: (found, returned)."""
-    found = returned = 0
-    for attempt in range(3):
-        steered = journal.steered()
-        if not steered:
-            break
-        state = client.snapshot()
-        jobs = {key_of(j): j for j in state.jobs if j.pending}
-        ours = {k: s for k, s in steered.items() if k in jobs and getattr(jobs[k], s.field) == s.value != s.own}
-        with suppress(JournalError):
-            journal.release_steered([k for k in steered if k not in ours])
-        if attempt == 0:
-            found = len(ours)
-        if not ours:
-            break
-        results = client.update([_update(jobs[k], replace(s, value=s.own)) for k, s in ours.items()])
-        returned += sum(r.applied for r in results)
-    return found, returned

@@ -11,11 +11,11 @@ import numpy as np
 
 from slurm_rl.controller.promote import CURRENT, Promotions
 from slurm_rl.decide import Guardrails, decide
-from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.snapshot import Plan, Snapshot
 from slurm_rl.errors import InputError
+from slurm_rl.kernel.arrays import Array
 from slurm_rl.place.plan import Planner
-from slurm_rl.policy.heuristics import LEARNED, MULTIFACTOR, STATIC_EQUAL
+from slurm_rl.policy.catalogue import LEARNED, MULTIFACTOR, STATIC_EQUAL
 from slurm_rl.policy.registry import PolicySpec, booked, learned, parse_policy
 
 Score = Callable[[Snapshot], Array]

@@ -21,7 +21,18 @@ from slurm_rl_sim.replay import Contender, Prepared, replay
 
 CURRENT = "rl:current"
 P95, LONGEST = 1.05, 1.2  # times the incumbent's wait that a candidate may have
+COMPLETED = 0.995  # of the jobs that complete under the incumbent; the others end at their limit on slower GPUs
 LEAST_JOBS = 100
+RULES = (
+    f"history: at least {LEAST_JOBS} jobs",
+    f"p95: the 95% wait is at most {P95:g} times that of the policy in charge (and a second)",
+    f"longest: the longest wait is at most {LONGEST:g} times that of the policy in charge (and a second)",
+    f"completed: at least {COMPLETED:g} of the jobs that complete under the policy in charge complete",
+)
+REMEDY = (
+    "judge by more history (--days) or another trace (--trace), or watch it in shadow mode with policy = "
+    '"rl:NAME", which asks no gate'
+)
 _SECOND = 1.0  # waits that differ by less are the same: of nothing, 1.05 times is nothing
 
 
@@ -34,14 +45,24 @@ class Verdict:
     candidate: str
     p95: tuple[float, float]  # of the incumbent, of the candidate
     longest: tuple[float, float]
+    completed: tuple[float, float] = (0.0, 0.0)  # jobs
 
     @property
     def objections(self) -> list[str]:
         """Why the candidate must not be promoted; none: it may."""
         found = []
-        for what, share, (old, new) in (("95% wait", P95, self.p95), ("longest wait", LONGEST, self.longest)):
+        waits = (("p95", "95% wait", P95, self.p95), ("longest", "longest wait", LONGEST, self.longest))
+        for rule, what, share, (old, new) in waits:
             if not new <= share * old + _SECOND:
-                found.append(f"{what} {new:.0f} s, more than {share:g} times the {old:.0f} s of {self.incumbent}")
+                found.append(
+                    f"rule {rule}: {what} {new:.0f} s, more than {share:g} times the {old:.0f} s of {self.incumbent}"
+                )
+        before, after = self.completed
+        if not after >= COMPLETED * before:
+            found.append(
+                f"rule completed: {after:.0f} jobs complete, fewer than {COMPLETED:g} of the {before:.0f} of "
+                f"{self.incumbent}"
+            )
         return found
 
     def as_dict(self) -> dict[str, Any]:
@@ -65,13 +86,11 @@ def judge(
         )
     contenders = [Contender(incumbent, "slurm"), Contender(candidate, "slurm")]
     old, new = (r.metrics for r in replay(prepared, contenders, influence=influence, weights=weights))
-    if (new["completed"] or 0) < (old["completed"] or 0):
-        raise ModelError(f"{candidate.name}: {new['completed']} of {old['completed']} jobs complete in the replay")
 
     def pair(name: str) -> tuple[float, float]:
         return float(old[name] or 0.0), float(new[name] or 0.0)
 
-    return Verdict(jobs, incumbent.name, candidate.name, pair("p95_wait"), pair("max_wait"))
+    return Verdict(jobs, incumbent.name, candidate.name, pair("p95_wait"), pair("max_wait"), pair("completed"))
 
 
 class Promotions:

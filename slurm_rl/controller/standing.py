@@ -14,10 +14,10 @@ from slurm_rl.controller.policy import LivePolicy
 from slurm_rl.controller.scores import score_again
 from slurm_rl.decide import Guardrails
 from slurm_rl.domain.snapshot import Plan, Snapshot
-from slurm_rl.domain.tables import World
-from slurm_rl.policy.heuristics import BY_USER, EDF, MULTIFACTOR, STATIC_EQUAL, STATIC_PRIORITY
+from slurm_rl.kernel.tables import World
+from slurm_rl.policy.catalogue import BY_USER, EDF, MULTIFACTOR, STATIC_EQUAL, STATIC_PRIORITY
 
-_PATIENCE = 0.1  # seconds for all questions about one job: a request has 0.2
+_PATIENCE = 0.06  # seconds for all questions about one job: a request has 0.2, also while others crowd in
 _HOUR = 3600
 
 
@@ -44,12 +44,12 @@ class Standing:
             self.world[table] = np.concatenate([rows, rows[at : at + 1]])
             self.world["jobs"][column][job] = len(rows)
         order = np.array(plan.order, dtype=np.int64)
-        self.mine = order[view.queue[order] == view.queue[job]]
+        scores = np.fromiter((r.score for r in plan.reasons), float, len(order))
+        here = view.queue[order] == view.queue[job]
+        self.mine = order[here]
         self.place = int(np.flatnonzero(self.mine == job)[0]) + 1
-        scores = dict(zip(plan.order, (r.score for r in plan.reasons), strict=True))
-        self.own = scores[job]
-        others = [j for j in plan.order if j != job and view.queue[j] == view.queue[job]]
-        self._others = np.sort(np.array([scores[j] for j in others]))
+        self.own = float(scores[order == job][0])
+        self._others = np.sort(scores[here & (order != job)])
         self._deadline = time.monotonic() + _PATIENCE
 
     def contributions(self) -> list[Contribution]:

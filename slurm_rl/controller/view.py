@@ -14,8 +14,8 @@ import numpy as np
 
 from slurm_rl.controller.observe import View
 from slurm_rl.controller.policy import LivePolicy
-from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.snapshot import Later, Plan
+from slurm_rl.kernel.arrays import Array
 from slurm_rl.obs.queue import JobView
 from slurm_rl.slurm.model import SlurmJob
 from slurm_rl.slurm.text import setting
@@ -57,13 +57,33 @@ class TickView:
     def private(self) -> bool:
         return "jobs" in setting(self.view.state.config, "PrivateData").lower()
 
-    def page(self, offset: int, limit: int, user: str | None = None) -> tuple[int, list[JobView]]:
-        rows = [p for p in range(len(self._ids)) if user is None or self._record(p).user == user]
+    def page(self, offset: int, limit: int, user: str | None = None, match: str = "") -> tuple[int, list[JobView]]:
+        wanted = match.lower()
+        rows = [p for p in range(len(self._ids)) if self._matches(self._record(p), user, wanted)]
         return len(rows), [self._row(p) for p in rows[offset : offset + limit]]
+
+    @staticmethod
+    def _matches(job: SlurmJob, user: str | None, wanted: str) -> bool:
+        if user is not None and job.user != user:
+            return False
+        return not wanted or any(wanted in text.lower() for text in (job.user, job.name, str(job.job_id)))
 
     def job(self, job_id: int) -> JobView | None:
         position = self._ids.get(job_id)
         return None if position is None else self._row(position)
+
+    def find(self, job_id: int, task: int | None = None, offset: int | None = None) -> JobView | None:
+        if offset is None and task is None:
+            return self.job(job_id)
+        for position in range(len(self._ids)):
+            job = self._record(position)
+            if offset is not None:
+                found = job.het_job_id == job_id and job.het_offset == offset
+            else:
+                found = job.array_job_id == job_id and task is not None and has_task(job, task)
+            if found:
+                return self._row(position)
+        return None
 
     @cached_property
     def _ids(self) -> dict[int, int]:
@@ -176,3 +196,15 @@ def _by_work(view: View, plan: Plan) -> Array:
     found[:, 1] = np.minimum(found[:, 0], found[:, 1])
     found[:, 2] = np.maximum(found[:, 0], found[:, 2])
     return found
+
+
+def has_task(job: SlurmJob, task: int) -> bool:
+    """Whether a record is this task of its array, or one of several that still wait together ("1,4-9:2%3")."""
+    if job.array_task_id is not None:
+        return job.array_task_id == task
+    for part in job.array_tasks.partition("%")[0].strip("[]").split(","):
+        span, _, step = part.partition(":")
+        first, _, last = span.partition("-")
+        if first.isdecimal() and task in range(int(first), int(last or first) + 1, int(step or 1)):
+            return True
+    return False

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from slurm_rl.errors import InputError
 
@@ -89,6 +91,48 @@ def default_watts(gpu_type: str, gpus: int) -> tuple[float, float]:
     key = next((k for k in KNOWN_GPUS if gpu_type.upper().startswith(k)), "V100")
     gpu = KNOWN_GPUS[key]
     return _NODE_WATTS_IDLE + gpus * gpu.watts_idle, _NODE_WATTS_BUSY + gpus * gpu.watts_busy
+
+
+def published_speed(gpu_type: str) -> float:
+    """A type's training throughput by its vendor's figures, V100 = 1; 1 for a type that nobody has described."""
+    name = gpu_type.upper()
+    known = max((k for k in KNOWN_GPUS if name.startswith(k)), key=len, default="")
+    return KNOWN_GPUS[known].speed if known else 1.0
+
+
+class SiteNode(Protocol):
+    """What is needed of a node of a live site."""
+
+    @property
+    def cpus(self) -> int: ...
+    @property
+    def mem_mb(self) -> int: ...
+    @property
+    def gpus(self) -> Mapping[str, int]: ...
+    @property
+    def partitions(self) -> tuple[str, ...]: ...
+
+
+N = TypeVar("N", bound=SiteNode)
+
+
+def node_classes(
+    nodes: Iterable[N], partitions: Collection[str] = (), speed: Callable[[str], float] = published_speed
+) -> list[tuple[NodeClass, list[N]]]:
+    """Nodes of these partitions (all, if none is named) as classes of equals, each with its nodes, as they come.
+
+    A node with GPUs of several types counts as one of the first.
+    """
+    alike: dict[tuple[str, int, int, int, str], list[N]] = {}
+    for node in nodes:
+        where = ",".join(p for p in node.partitions if not partitions or p in partitions)
+        if where:
+            kind = next((t for t, count in sorted(node.gpus.items()) if t and count), "")
+            alike.setdefault((kind, sum(node.gpus.values()), node.cpus, node.mem_mb, where), []).append(node)
+    return [
+        (NodeClass(len(same), kind, gpus, cpus, mem / 1024, where, speed(kind), *default_watts(kind, gpus)), same)
+        for (kind, gpus, cpus, mem, where), same in alike.items()
+    ]
 
 
 def read_cluster(path: str | Path) -> Cluster:

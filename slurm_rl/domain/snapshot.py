@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from slurm_rl.domain.arrays import Array
-from slurm_rl.domain.tables import World
+if TYPE_CHECKING:
+    from slurm_rl.kernel.arrays import Array
+    from slurm_rl.kernel.tables import World
 
 
 @dataclass(frozen=True, slots=True)

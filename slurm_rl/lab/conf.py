@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_rl.errors import EnvironmentMissing
-from slurm_rl.lab.spec import LabSpec, PluginMode
+from slurm_rl.lab.spec import Auth, LabSpec, PluginMode
 from slurm_rl.slurm.release import Release
 
 # Below the kernel's range for outgoing connections, so nobody takes a port between choosing and binding it by chance.
 _PORTS = range(10_000, 32_000)
-# cgroup.conf can switch cgroups off only since this release; before, nothing here touches them anyway.
-_CGROUP_DISABLED_SINCE = Release(24, 5)
+_DATABASE = "slurm_acct"
+DATABASE_FILE = "mariadb.sql"
 
 
 @dataclass(frozen=True)
@@ -55,22 +55,27 @@ def write(path: Path, text: str, mode: int = 0o644) -> None:
     temporary.rename(path)
 
 
-def write_all(spec: LabSpec, ports: Ports, release: Release) -> None:
+def write_all(spec: LabSpec, ports: Ports, release: Release, plugin_dir: Path | None = None) -> None:
     """Every file the daemons read, and the device files that stand for GPUs."""
     directory = spec.directory
     for name in ("log", "run", "spool", "state", "dev", "tmp"):
         (directory / name).mkdir(exist_ok=True)
-    key = directory / "munge.key"
+    key = directory / ("munge.key" if spec.auth is Auth.MUNGE else "slurm.key")
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))
     for index in range(max(c.gpus for c in spec.nodes)):
         _make_device(directory / "dev" / f"nvidia{index}")
-    write(directory / "slurm.conf", slurm_conf(spec, ports, socket.gethostname().split(".")[0]))
+    text = slurm_conf(spec, ports, socket.gethostname().split(".")[0], plugin_dir)
+    write(directory / "slurm.conf", text)
     write(directory / "gres.conf", gres_conf(spec))
-    if release >= _CGROUP_DISABLED_SINCE:
+    if release.traits.cgroup_disabled:
         write(directory / "cgroup.conf", "CgroupPlugin=disabled\n")
     if spec.accounting:
-        write(directory / "slurmdbd.conf", slurmdbd_conf(spec, ports), mode=0o600)  # slurmdbd refuses any other mode
+        # slurmdbd 26.05 fails for good if its first connect finds no database.
+        write(directory / DATABASE_FILE, f"CREATE DATABASE IF NOT EXISTS {_DATABASE};\n")
+        write(
+            directory / "slurmdbd.conf", slurmdbd_conf(spec, ports, plugin_dir), mode=0o600
+        )  # slurmdbd refuses any other mode
 
 
 def _make_device(path: Path) -> None:
@@ -81,7 +86,7 @@ def _make_device(path: Path) -> None:
         path.touch()
 
 
-def slurm_conf(spec: LabSpec, ports: Ports, host: str) -> str:
+def slurm_conf(spec: LabSpec, ports: Ports, host: str, plugin_dir: Path | None = None) -> str:
     """The lab's slurm.conf; it names no plugin that only some of 22.05–26.05 have."""
     d = spec.directory
     types = [f"gres/gpu:{c.gpu_type}" for c in spec.nodes if c.gpus]
@@ -91,8 +96,7 @@ def slurm_conf(spec: LabSpec, ports: Ports, host: str) -> str:
         f"SlurmctldPort={ports.slurmctld}",
         "SlurmUser=root",
         "SlurmdUser=root",
-        "AuthType=auth/munge",
-        f"AuthInfo=socket={d}/run/munge.socket",
+        *_auth(spec),
         "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny",  # listen on loopback only
         f"StateSaveLocation={d}/state",
         f"SlurmdSpoolDir={d}/spool/%n",
@@ -125,12 +129,16 @@ def slurm_conf(spec: LabSpec, ports: Ports, host: str) -> str:
         "PriorityWeightQOS=500",
         "GresTypes=gpu",
     ]
+    if spec.auth is Auth.SLURM:
+        lines.append("CredType=cred/slurm")
+    if plugin_dir is not None:
+        lines.append(f"PluginDir={plugin_dir}")
     if spec.accounting:
         lines += [
             "AccountingStorageType=accounting_storage/slurmdbd",
             "AccountingStorageHost=127.0.0.1",
             f"AccountingStoragePort={ports.slurmdbd}",
-            f"AccountingStoragePass={d}/run/munge.socket",
+            *([f"AccountingStoragePass={d}/run/munge.socket"] if spec.auth is Auth.MUNGE else []),
             *([f"AccountingStorageTRES=gres/gpu,{','.join(types)}"] if types else []),  # refused without slurmdbd
         ]
     if spec.plugin is not PluginMode.OFF:
@@ -148,6 +156,12 @@ def slurm_conf(spec: LabSpec, ports: Ports, host: str) -> str:
     return "\n".join([*lines, *spec.extra_conf]) + "\n"
 
 
+def _auth(spec: LabSpec) -> list[str]:
+    if spec.auth is Auth.SLURM:
+        return ["AuthType=auth/slurm"]
+    return ["AuthType=auth/munge", f"AuthInfo=socket={spec.directory}/run/munge.socket"]
+
+
 def gres_conf(spec: LabSpec) -> str:
     """Fake GPUs: Slurm wants a device file for each."""
     return "".join(
@@ -161,7 +175,7 @@ def _devices(spec: LabSpec, gpus: int) -> str:
     return f"{spec.directory}/dev/nvidia" + ("0" if gpus == 1 else f"[0-{gpus - 1}]")
 
 
-def slurmdbd_conf(spec: LabSpec, ports: Ports) -> str:
+def slurmdbd_conf(spec: LabSpec, ports: Ports, plugin_dir: Path | None = None) -> str:
     """slurmdbd on loopback, speaking to the lab's own MariaDB through its socket."""
     d = spec.directory
     return "\n".join(
@@ -170,15 +184,15 @@ def slurmdbd_conf(spec: LabSpec, ports: Ports) -> str:
             "DbdAddr=127.0.0.1",
             f"DbdPort={ports.slurmdbd}",
             "SlurmUser=root",
-            "AuthType=auth/munge",
-            f"AuthInfo=socket={d}/run/munge.socket",
+            *_auth(spec),
             f"LogFile={d}/log/slurmdbd.log",
             f"PidFile={d}/run/slurmdbd.pid",
             "StorageType=accounting_storage/mysql",
             "StorageHost=localhost",
             "StorageUser=root",
-            "StorageLoc=slurm_acct",
+            f"StorageLoc={_DATABASE}",
             "CommitDelay=1",
+            *([f"PluginDir={plugin_dir}"] if plugin_dir is not None else []),
             "",
         ]
     )

@@ -13,11 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurm_rl.errors import InputError, SlurmError
-from slurm_rl.lab import conf, processes, requirements, service, state
-from slurm_rl.lab.spec import LabSpec, PluginMode, check_directory
+from slurm_rl.lab import conf, processes, programs, requirements, roots, service, state
+from slurm_rl.lab.spec import Auth, LabSpec, PluginMode, check_directory
 from slurm_rl.slurm.command import not_installed
 
 _START_SECONDS = 60.0
+_ATTEMPTS = 3
 
 
 class Lab:
@@ -36,7 +37,10 @@ class Lab:
 
     def env(self) -> dict[str, str]:
         """The environment in which Slurm's commands reach this lab."""
-        return _clean_env() | {"SLURM_CONF": str(self.slurm_conf)}
+        env = _clean_env() | {"SLURM_CONF": str(self.slurm_conf)}
+        if self.state.bin:
+            env["PATH"] = os.pathsep.join((str(self.state.bin), str(self.directory / "sbin"), env["PATH"]))
+        return env
 
     def run(self, *command: str, stdin: str | None = None, user: str | None = None, timeout: float = 60.0) -> str:
         """Runs one of Slurm's commands in the lab and returns what it printed."""
@@ -69,11 +73,15 @@ class Lab:
 
     def restart(self, name: str) -> processes.Process:
         """Starts a daemon again that died or was killed; its old process must be gone."""
-        if self.process(name).alive():
-            raise InputError(f"{name} is still running")
-        starter = _Starter(self.state)
-        starter.start(name)
-        self.state = starter.state
+        with _locked(self.directory):
+            self.state = state.load(self.directory)  # another run of ours may have restarted something meanwhile
+            if self.process(name).alive():
+                raise InputError(f"{name} is still running")
+            starter = _Starter(self.state)
+            try:
+                starter.start(name)
+            finally:
+                self.state = starter.state
         return self.process(name)
 
     def down(self) -> list[str]:
@@ -94,24 +102,28 @@ def attach(directory: Path) -> Lab:
 def delete(directory: Path) -> None:
     """Removes the directory of a lab that is down."""
     recorded = state.load(check_directory(directory))
-    if any(p.alive() for p in recorded.own_processes()):
+    if _running(recorded):
         raise InputError(f"the lab in {directory} is running", remedy="slurm-rl lab down first")
     shutil.rmtree(directory)
 
 
 def up(spec: LabSpec) -> Lab:
     """Starts a lab and returns when every node is idle; on failure nothing of it keeps running."""
-    programs = requirements.check(spec.accounting)
     spec = replace(spec, directory=check_directory(spec.directory))
-    release = requirements.installed_release(programs["slurmctld"])
+    root = roots.find(spec.slurm) if spec.slurm else None
+    if root is None:
+        release = requirements.installed_release(requirements.check(spec.accounting, spec.auth)["slurmctld"])
+    else:
+        requirements.check_root()
+        release = root.release()
+    requirements.check_auth(spec.auth, release)
+    plugin_dir = root.plugin_dir if root else None
     if spec.plugin is not PluginMode.OFF:
         service.check()
-    _prepare(spec.directory)
+    spec.directory.mkdir(parents=True, mode=0o755, exist_ok=True)
+    _check_owner(spec.directory)
     with _locked(spec.directory):
-        ports = conf.free_ports(spec.node_count())
-        conf.write_all(spec, ports, release)
-        if spec.plugin is not PluginMode.OFF:
-            service.configure(spec.directory, spec.plugin)
+        _empty(spec.directory)
         recorded = state.LabState(
             directory=spec.directory,
             release=str(release),
@@ -119,41 +131,66 @@ def up(spec: LabSpec) -> Lab:
             accounting=spec.accounting,
             plugin=spec.plugin.value,
             boot_id=state.boot_id(),
+            root=str(root.path) if root else "",
+            auth=spec.auth.value,
         )
-        starter = _Starter(recorded)
-        try:
-            starter.start_all()
-        except BaseException:
-            processes.end(starter.state.processes, spec.directory)
-            replace(starter.state, processes=(), up=False).save()
-            raise
-    return Lab(starter.state)
+        recorded.save()  # before anything else, so that a directory of a killed `up` is known as a lab's
+        programs.write(spec.directory, root, spec.auth)
+        for attempt in range(_ATTEMPTS):
+            conf.write_all(spec, conf.free_ports(spec.node_count()), release, plugin_dir)
+            if spec.plugin is not PluginMode.OFF:
+                service.configure(spec.directory, spec.plugin, plugin_dir)
+            try:
+                return Lab(_start(recorded))
+            except SlurmError as error:
+                # Nobody listened on the ports when they were chosen; another lab may have chosen them meanwhile.
+                if "already in use" not in str(error) or attempt == _ATTEMPTS - 1:
+                    raise
+                _empty(spec.directory, keep=("bin", "sbin", state.FILE))
+    raise AssertionError("unreachable")
 
 
-def _prepare(directory: Path) -> None:
-    """An empty directory, or one that held a lab of ours that is down now."""
-    if not directory.exists():
-        directory.mkdir(parents=True, mode=0o755)
-        return
+def _start(recorded: state.LabState) -> state.LabState:
+    """Starts everything; on failure, nothing of it keeps running."""
+    starter = _Starter(recorded)
+    try:
+        starter.start_all()
+    except BaseException:
+        processes.end(starter.state.processes, recorded.directory)
+        replace(starter.state, processes=(), up=False).save()
+        raise
+    return starter.state
+
+
+def _check_owner(directory: Path) -> None:
     if directory.stat().st_uid != os.geteuid():
         raise InputError(f"{directory} belongs to another user", field="--dir", remedy="choose another one")
+
+
+def _empty(directory: Path, keep: Sequence[str] = ()) -> None:
+    """Empties a directory that held a lab of ours that is down now."""
     left = [entry for entry in directory.iterdir() if entry.name != "lock"]
     if not left:
         return
     if not (directory / state.FILE).is_file():
         raise InputError(f"{directory} is not empty and holds no lab", field="--dir", remedy="choose another one")
-    recorded = state.load(directory)
-    if any(p.alive() for p in recorded.own_processes()):
+    if _running(state.load(directory)):
         raise InputError(
             f"a lab is running in {directory}",
             field="--dir",
             remedy="use it (slurm-rl lab status) or end it (slurm-rl lab down)",
         )
     for entry in left:
+        if entry.name in keep:
+            continue
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
         else:
             entry.unlink()
+
+
+def _running(recorded: state.LabState) -> bool:
+    return any(p.alive() for p in recorded.own_processes()) or bool(processes.daemons_below(recorded.directory))
 
 
 @contextmanager
@@ -179,16 +216,23 @@ class _Starter:
     def __init__(self, recorded: state.LabState) -> None:
         self.state = recorded
         self.directory = recorded.directory
-        self.programs = requirements.check(recorded.accounting)
+        auth = Auth(recorded.auth)
+        if recorded.bin:
+            self.programs = requirements.check_commands(recorded.accounting, auth, recorded.directory)
+        else:
+            self.programs = requirements.check(recorded.accounting, auth)
 
     def start_all(self) -> None:
         self.state.save()
-        self.start("munged")
+        if self.state.auth == Auth.MUNGE:
+            self.start("munged")
         if self.state.accounting:
             self._install_database()
             self.start("mariadbd")
             self.start("slurmdbd")
         self.start("slurmctld")
+        if self.state.nodes:
+            self._check_several_slurmd()
         for node in self.state.nodes:
             self.start(f"slurmd-{node}")
         if self.state.plugin != PluginMode.OFF:
@@ -208,12 +252,12 @@ class _Starter:
 
     def _launch(self, name: str, command: Sequence[str]) -> processes.Process:
         log = self.directory / "log" / f"{name}.out"
-        env = _clean_env() | {
-            "SLURM_CONF": str(self.directory / "slurm.conf"),
-            "MYSQL_UNIX_PORT": str(self.directory / "run" / "mariadb.socket"),
-        }
+        env = Lab(self.state).env() | {"MYSQL_UNIX_PORT": str(self.directory / "run" / "mariadb.socket")}
         if name.startswith("mariadb"):  # a server that starts clears its directory of others' temporary tables
             env["TMPDIR"] = str(self.directory / "tmp")
+        if self.state.auth == Auth.SLURM and name.startswith("slurmd-"):  # each slurmd makes a socket of one name
+            env[programs.OWN_RUN] = str(self.directory / "run" / name)
+            (self.directory / "run" / name).mkdir(exist_ok=True)
         process = processes.start(name, command, log, env)
         others = tuple(p for p in self.state.processes if p.name != name)
         self.state = replace(self.state, processes=(*others, process))
@@ -261,6 +305,8 @@ class _Starter:
             "--innodb-log-file-size=32M",
             "--innodb-lock-wait-timeout=900",  # slurmdbd asks for it
             "--innodb-flush-log-at-trx-commit=2",
+            "--loose-innodb-snapshot-isolation=OFF",  # MariaDB 11.6 and later: slurmdbd asks for it
+            f"--init-file={d}/{conf.DATABASE_FILE}",
         ]
 
     def _install_database(self) -> None:
@@ -281,6 +327,14 @@ class _Starter:
         if code != 0:
             raise SlurmError(f"{name} ended with code {code}: {self._last_words(name)}")
         self.state = replace(self.state, processes=tuple(p for p in self.state.processes if p != process))
+
+    def _check_several_slurmd(self) -> None:
+        """Without that build option nodes look idle, share one port, and every job ends in NODE_FAIL."""
+        if "MULTIPLE_SLURMD" not in self._output("scontrol", "show", "config"):
+            raise SlurmError(
+                f"this Slurm {self.state.release} was built without --enable-multiple-slurmd, so one machine cannot "
+                "run the lab's nodes: use a distribution's package, or slurm-rl lab fetch and lab up --slurm"
+            )
 
     def _add_association(self) -> None:
         """Gives root an account, so that fairshare has something to count."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
+_DAEMONS = ("slurmctld", "slurmdbd", "slurmd", "munged", "mariadbd")
 
 
 @dataclass(frozen=True)
@@ -62,25 +62,36 @@ def wait(process: Process, seconds: float) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
 
 
-def end(processes: Iterable[Process], sockets_below: Path) -> list[Process]:
-    """Ends the given processes with their descendants, then job steps that listen on sockets below the directory.
+def end(processes: Iterable[Process], directory: Path) -> list[Process]:
+    """Ends the given processes with their descendants, daemons that somebody started anew in the lab's directory,
+    and job steps that listen on sockets below it.
 
     SIGKILL at once: a lab's state is thrown away with it, and a stopped process (SIGSTOP) hears nothing else.
     Returns those that were alive.
     """
     alive = [p for p in processes if p.alive()]
-    for pid in _with_descendants(p.pid for p in alive):
-        _kill(pid)
+    known = {p.pid for p in alive}
+    alive += [p for p in daemons_below(directory) if p.pid not in known]
+    killed = _kill_families(p.pid for p in alive)
     _wait_gone(alive)
-    # slurmd starts its steps detached from itself, so they are found by their sockets, after slurmd can start no more.
+    # slurmd detaches its steps, which are found by their sockets now that it starts no more, and a script that was
+    # killed may have started something between our look and its end.
     for _ in range(20):
-        listeners = _listeners_below(sockets_below)
-        if not listeners:
+        left = _listeners_below(directory) | {p.pid for p in daemons_below(directory)}
+        if not left:
             break
-        for pid in _with_descendants(listeners):
-            _kill(pid)
+        killed += _kill_families(left)
         time.sleep(0.05)
+    _wait_gone(killed)
     return alive
+
+
+def _kill_families(pids: Iterable[int]) -> list[Process]:
+    """Kills processes with their descendants."""
+    family = [Process("", pid, stat.started) for pid in _with_descendants(pids) if (stat := _stat(pid)) is not None]
+    for process in family:
+        _kill(process.pid)
+    return family
 
 
 def _wait_gone(processes: Sequence[Process], seconds: float = 10.0) -> None:
@@ -125,6 +136,26 @@ def _with_descendants(pids: Iterable[int]) -> set[int]:
     return family
 
 
+def daemons_below(directory: Path) -> list[Process]:
+    """The lab's daemons, whoever started them: by hand, or by a run of ours that was killed before it took note.
+
+    They write to log/NAME.out, or have a daemon's name and a file open below the directory; a user's `tail -f` on a log
+    is neither. Of a family the first counts, not what it forked.
+    """
+    logs, files = f"{directory}/log/", f"{directory}/"
+    found = {}
+    for pid in _all_pids():
+        output = _link(PROC / str(pid) / "fd" / "1")
+        program = _link(PROC / str(pid) / "exe").rpartition("/")[2]
+        name = next((name for name in _DAEMONS if program.startswith(name)), "")  # Debian's is slurmctld-wlm
+        if output.startswith(logs) and output.endswith(".out"):
+            found[pid] = output.removeprefix(logs).removesuffix(".out")
+        elif name and any(path.startswith(files) for path in _open_files(pid)):
+            found[pid] = name
+    stats = {pid: stat for pid in found if (stat := _stat(pid)) is not None}
+    return [Process(found[pid], pid, s.started) for pid, s in stats.items() if s.parent not in stats and s.state != "Z"]
+
+
 def _listeners_below(directory: Path) -> set[int]:
     """Processes holding a unix socket bound to a path below the directory."""
     prefix = str(directory) + "/"
@@ -145,5 +176,12 @@ def _open_files(pid: int) -> Iterator[str]:
     except OSError:
         return  # it ended meanwhile
     for number in numbers:
-        with contextlib.suppress(OSError):
-            yield os.readlink(directory / number)
+        yield _link(directory / number)
+
+
+def _link(path: Path) -> str:
+    """Where a link leads; "" if its process ended meanwhile."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""

@@ -12,7 +12,7 @@ from slurm_rl.errors import EnvironmentMissing
 from slurm_rl.lab.conf import write
 from slurm_rl.lab.spec import PluginMode
 from slurm_rl.slurm import plugin
-from slurm_rl.slurm.lua import find_lua
+from slurm_rl.slurm.lua import VERSIONS, Lua, find_lua, linked_version
 
 
 def check() -> None:
@@ -27,9 +27,9 @@ def check() -> None:
         )
 
 
-def configure(directory: Path, mode: PluginMode) -> None:
+def configure(directory: Path, mode: PluginMode, plugin_dir: Path | None = None) -> None:
     """Installs the plugin beside slurm.conf, where slurmctld looks for it, and writes the service's settings."""
-    plugin.install(directory, find_lua([]), socket=socket_path(directory))
+    plugin.install(directory, _lua(directory, plugin_dir), socket=socket_path(directory))
     settings = {
         "mode": mode.value,
         "slurm_conf": str(directory / "slurm.conf"),
@@ -39,6 +39,14 @@ def configure(directory: Path, mode: PluginMode) -> None:
         "updates_per_second": 200.0,
     }
     write(config_path(directory), "".join(f"{name} = {as_toml(value)}\n" for name, value in settings.items()))
+
+
+def _lua(directory: Path, plugin_dir: Path | None) -> Lua:
+    """The Lua of the lab's slurmctld; in a lab of another release, the root's own."""
+    if plugin_dir is None:
+        return find_lua([])
+    version = linked_version(plugin_dir / "job_submit_lua.so") or VERSIONS[0]
+    return Lua(str(directory / "sbin" / f"lua{version}"), version)
 
 
 def config_path(directory: Path) -> Path:

@@ -27,6 +27,13 @@ class PluginMode(StrEnum):
     ENFORCE = "enforce"
 
 
+class Auth(StrEnum):
+    """How the lab's daemons and commands prove who they are."""
+
+    MUNGE = "munge"
+    SLURM = "slurm"  # Slurm's own, with no other daemon; since 23.11
+
+
 @dataclass(frozen=True)
 class NodeClass:
     """Equal nodes: `count` nodes with `gpus` GPUs of one type each."""
@@ -50,6 +57,8 @@ class LabSpec:
     nodes: tuple[NodeClass, ...] = field(default_factory=lambda: parse_nodes(DEFAULT_NODES))
     accounting: bool = False
     plugin: PluginMode = PluginMode.OFF
+    slurm: str = ""  # a release that `lab fetch` brought, such as 24.11; "" is the installed one
+    auth: Auth = Auth.MUNGE
     extra_conf: tuple[str, ...] = ()  # lines for slurm.conf, after all others
     run_nodes: bool = True  # False declares the nodes and starts no slurmd: for measuring large queues
 

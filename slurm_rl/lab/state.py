@@ -25,12 +25,19 @@ class LabState:
     accounting: bool
     plugin: str
     boot_id: str
+    root: str = ""  # the Debian root its Slurm lies in; "" is the installed one
+    auth: str = "munge"
     processes: tuple[Process, ...] = ()
     up: bool = False  # True once every daemon answered
 
     @property
     def slurm_conf(self) -> Path:
         return self.directory / "slurm.conf"
+
+    @property
+    def bin(self) -> Path | None:
+        """The lab's own commands, for the front of PATH; None if the installed ones do."""
+        return self.directory / "bin" if self.root or self.auth != "munge" else None
 
     def save(self) -> None:
         value = asdict(self) | {
@@ -66,6 +73,8 @@ def load(directory: Path) -> LabState:
             accounting=value["accounting"],
             plugin=value["plugin"],
             boot_id=value["boot_id"],
+            root=value.get("root", ""),
+            auth=value.get("auth", "munge"),
             processes=tuple(Process(**p) for p in value["processes"]),
             up=value["up"],
         )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import sqlite3
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +54,22 @@ CREATE TABLE IF NOT EXISTS would_defer (
 """
 
 
+_WATCHED = """
+CREATE TABLE IF NOT EXISTS watched (
+  job_id INTEGER NOT NULL, submit_time INTEGER NOT NULL, value INTEGER NOT NULL, confirmed INTEGER NOT NULL,
+  time REAL NOT NULL, PRIMARY KEY (job_id, submit_time)) WITHOUT ROWID;
+"""
+_TABLES = (  # made in one transaction each; a journal of an older version lacks the last ones
+    ("promotion", _SCHEMA),
+    ("steered", _STEERED),
+    ("deferred", _DEFERRED),
+    ("would_defer", _WOULD_DEFER),
+    ("watched", _WATCHED),
+)
+
+Key = tuple[int, int]  # job id, submit time
+
+
 class JournalError(SlurmRlError):
     """The journal cannot be written or read; without it nothing is written to Slurm."""
 
@@ -69,6 +87,15 @@ class Change:
     old: int | None
     new: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A job that should have no factor of ours any more, though nobody has seen so."""
+
+    value: int  # the last factor that it had from us; 0: not known
+    confirmed: bool  # slurmctld confirmed that it took the 0; else the job had ended, and may yet be requeued
+    time: float  # when it was last there
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +153,24 @@ class Journal:
         with self._errors():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
-            # Only if something is missing: a journal on a full disk must still open, for undo.
-            if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'promotion'").fetchone():
-                self._db.executescript(_SCHEMA)
-            if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'steered'").fetchone():
-                self._db.executescript(_STEERED)
-            if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'deferred'").fetchone():
-                self._db.executescript(_DEFERRED)
-            if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'would_defer'").fetchone():
-                self._db.executescript(_WOULD_DEFER)
+            try:
+                self._db.execute("PRAGMA auto_vacuum=INCREMENTAL")  # of a new file only
+                self._db.execute("PRAGMA journal_mode=WAL")
+                self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+                # Only if something is missing: a journal on a full disk must still open, for undo.
+                known = {row[0] for row in self._db.execute("SELECT name FROM sqlite_master")}
+                for name, script in _TABLES:
+                    if name not in known:
+                        self._db.executescript(f"BEGIN IMMEDIATE; {script} COMMIT;")
+            except BaseException:
+                self._db.close()
+                raise
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     def close(self) -> None:
         with self._lock:
@@ -202,7 +236,10 @@ class Journal:
             return int(row.lastrowid or 0)
 
     def intend(self, tick: int, token: int, now: float, changes: Sequence[Change]) -> list[int]:
-        """Commits what is about to be written; raises LostLease, having recorded nothing, if we do not lead."""
+        """Commits what is about to be written; raises LostLease, having recorded nothing, if we do not lead.
+
+        A job stays touched until it was seen without a factor: a 0 may be journaled, and never sent.
+        """
         with self._transaction() as db:
             _check_lease(db, token, now)
             numbers = _insert(db, tick, token, now, changes, "intended")
@@ -218,7 +255,7 @@ class Journal:
         with self._transaction() as db:
             _insert(db, tick, 0, now, changes, "shadow")
 
-    def shadow_deferrals(self, tick: int, now: float, rows: Sequence[tuple[tuple[int, int], Deferred]]) -> None:
+    def shadow_deferrals(self, tick: int, now: float, rows: Sequence[tuple[Key, Deferred]]) -> None:
         """Records start times that would have been written."""
         with self._transaction() as db:
             db.executemany(
@@ -233,16 +270,53 @@ class Journal:
                 "UPDATE change SET status = ? WHERE id = ?", [(status, number) for number, status in results]
             )
 
-    def touched(self) -> dict[tuple[int, int], int]:
-        """The last value written, or about to be, of every job that may still have one: (id, submit time) -> value."""
-        return {(j, s): v for j, s, v in self._rows("SELECT job_id, submit_time, value FROM touched WHERE value != 0")}
+    def touched(self) -> dict[Key, int]:
+        """The last value written, or about to be, of every job that may still have one of ours."""
+        return {(j, s): v for j, s, v in self._rows("SELECT job_id, submit_time, value FROM touched")}
+
+    def touched_before(self, when: float) -> set[Key]:
+        """Jobs to which nothing was written since."""
+        return {(j, s) for j, s in self._rows("SELECT job_id, submit_time FROM touched WHERE time < ?", when)}
+
+    def in_flight(self, since: float) -> bool:
+        """Whether a write was journaled since then whose outcome nobody recorded: it may still be under way."""
+        return bool(self._rows("SELECT 1 FROM change WHERE status = 'intended' AND time >= ? LIMIT 1", since))
+
+    def watch(self, jobs: Sequence[tuple[Key, bool]], now: float) -> None:
+        """Moves touched jobs to the watch list: (job, whether slurmctld confirmed the 0)."""
+        with self._transaction() as db:
+            for key, confirmed in jobs:
+                row = db.execute("SELECT value FROM touched WHERE job_id = ? AND submit_time = ?", key).fetchone()
+                if row is not None and row[0] == 0:
+                    row = db.execute(
+                        "SELECT new FROM change WHERE job_id = ? AND submit_time = ? AND new != 0 ORDER BY id DESC",
+                        key,
+                    ).fetchone()
+                db.execute(
+                    "INSERT INTO watched VALUES (?, ?, ?, ?, ?) "
+                    "ON CONFLICT DO UPDATE SET confirmed = excluded.confirmed, time = excluded.time, "
+                    "value = CASE excluded.value WHEN 0 THEN value ELSE excluded.value END",
+                    (*key, row[0] if row is not None else 0, confirmed, now),
+                )
+                db.execute("DELETE FROM touched WHERE job_id = ? AND submit_time = ?", key)
+
+    def watched(self) -> dict[Key, Watched]:
+        """Jobs that should have no factor of ours any more, though nobody has seen so."""
+        rows = self._rows("SELECT job_id, submit_time, value, confirmed, time FROM watched")
+        return {(j, s): Watched(v, bool(c), float(t)) for j, s, v, c, t in rows}
+
+    def unwatch(self, jobs: Sequence[Key]) -> None:
+        """Drops jobs that were seen without a factor of ours, or are gone for good."""
+        if jobs:
+            with self._transaction() as db:
+                db.executemany("DELETE FROM watched WHERE job_id = ? AND submit_time = ?", jobs)
 
     def adopt(self, jobs: Sequence[tuple[int, int, int]], now: float) -> None:
         """Takes responsibility for SiteFactors that the submit plugin wrote on our advice."""
         with self._transaction() as db:
             db.executemany("INSERT OR IGNORE INTO touched VALUES (?, ?, ?, ?)", [(*job, now) for job in jobs])
 
-    def steer(self, token: int, now: float, rows: Sequence[tuple[tuple[int, int], Steered]]) -> None:
+    def steer(self, token: int, now: float, rows: Sequence[tuple[Key, Steered]]) -> None:
         """Commits feature expressions that are about to be written; what the user had is kept from the first time."""
         with self._transaction() as db:
             _check_lease(db, token, now)
@@ -252,30 +326,30 @@ class Journal:
                 [(*job, row.field, row.value, row.own, now) for job, row in rows],
             )
 
-    def steered(self) -> dict[tuple[int, int], Steered]:
+    def steered(self) -> dict[Key, Steered]:
         """The feature expressions that jobs have from us: (id, submit time) -> what, and the user's own."""
         rows = self._rows("SELECT job_id, submit_time, field, value, own FROM steered")
         return {(j, s): Steered(str(f), str(v), str(o)) for j, s, f, v, o in rows}
 
-    def release_steered(self, jobs: Sequence[tuple[int, int]]) -> None:
+    def release_steered(self, jobs: Sequence[Key]) -> None:
         """Drops jobs that have started, have ended or have their own expression again."""
         if jobs:
             with self._transaction() as db:
                 db.executemany("DELETE FROM steered WHERE job_id = ? AND submit_time = ?", jobs)
 
-    def defer(self, token: int, now: float, rows: Sequence[tuple[tuple[int, int], Deferred]]) -> None:
+    def defer(self, token: int, now: float, rows: Sequence[tuple[Key, Deferred]]) -> None:
         """Commits start times that are about to be written."""
         with self._transaction() as db:
             _check_lease(db, token, now)
             _insert_deferred(db, now, rows)
 
-    def settle_deferred(self, now: float, rows: Sequence[tuple[tuple[int, int], Deferred]]) -> None:
+    def settle_deferred(self, now: float, rows: Sequence[tuple[Key, Deferred]]) -> None:
         """Notes what became of jobs that wait on."""
         if rows:
             with self._transaction() as db:
                 _insert_deferred(db, now, rows)
 
-    def deferred(self) -> dict[tuple[int, int], Deferred]:
+    def deferred(self) -> dict[Key, Deferred]:
         """Jobs to which we wrote a start time and which have not started since, as far as we know."""
         query = "SELECT job_id, submit_time, written, lifted, own, due, awaits, times, settled FROM deferred"
         return {
@@ -283,16 +357,22 @@ class Journal:
             for j, s, w, gone, own, due, awaits, times, settled in self._rows(query)
         }
 
-    def release_deferred(self, jobs: Sequence[tuple[int, int]]) -> None:
+    def release_deferred(self, jobs: Sequence[Key]) -> None:
         """Drops jobs that have started, have ended, or whose start time is not ours any more."""
         if jobs:
             with self._transaction() as db:
                 db.executemany("DELETE FROM deferred WHERE job_id = ? AND submit_time = ?", jobs)
 
-    def forget(self, jobs: Sequence[tuple[int, int]]) -> None:
-        """Drops jobs that have ended, or that were returned to 0."""
-        with self._transaction() as db:
-            db.executemany("DELETE FROM touched WHERE job_id = ? AND submit_time = ?", jobs)
+    def forget(self, jobs: Sequence[Key]) -> None:
+        """Drops jobs that are gone for good, or that were seen at 0."""
+        if jobs:
+            with self._transaction() as db:
+                db.executemany("DELETE FROM touched WHERE job_id = ? AND submit_time = ?", jobs)
+
+    def ever_written(self, job_id: int) -> set[int]:
+        """Every factor that was written to a job of this id, or was about to be."""
+        rows = self._rows("SELECT DISTINCT new FROM change WHERE job_id = ? AND status != 'shadow'", job_id)
+        return {value for (value,) in rows}
 
     def history(self, job_id: int, submit_time: int) -> list[tuple[float, int | None, int, str, str]]:
         """(time, old, new, reason, status) of a job's changes, oldest first."""
@@ -315,13 +395,34 @@ class Journal:
         rows = self._rows("SELECT policy FROM tick ORDER BY id DESC LIMIT 1")
         return str(rows[0][0]) if rows else None
 
-    def prune(self, before: float) -> None:
+    def prune(self, before: float, most_bytes: float = float("inf")) -> None:
+        """Drops records that are older, then the oldest of the rest, until they fit; never what undo goes by."""
         with self._transaction() as db:
             db.execute("DELETE FROM change WHERE time < ?", (before,))
             db.execute("DELETE FROM tick WHERE time < ?", (before,))
             db.execute("DELETE FROM would_defer WHERE time < ?", (before,))
+        while self._used() > most_bytes:
+            with self._transaction() as db:
+                (first, last), (tick, newest) = (
+                    db.execute(f"SELECT min(id), max(id) FROM {table}").fetchone()  # noqa: S608  (two names of ours)
+                    for table in ("change", "tick")
+                )
+                if first == last and tick == newest:
+                    break
+                db.execute("DELETE FROM change WHERE id < ?", ((first or 0) + ((last or 0) - (first or 0) + 7) // 8,))
+                db.execute("DELETE FROM tick WHERE id < ?", ((tick or 0) + ((newest or 0) - (tick or 0) + 7) // 8,))
+        with self._lock, self._errors():
+            self._db.executescript("PRAGMA incremental_vacuum;")  # execute() would free one page
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         with self._errors():
             self._advice.prune(before)
+
+    def _used(self) -> int:
+        """Bytes that records take, without free pages."""
+        ((pages,),), ((free,),), ((size,),) = (
+            self._rows(f"PRAGMA {name}") for name in ("page_count", "freelist_count", "page_size")
+        )
+        return (pages - free) * size
 
     # Advice given at submission, and commands to a running controller.
 
@@ -363,7 +464,7 @@ def _check_lease(db: sqlite3.Connection, token: int, now: float) -> None:
         raise LostLease(f"another controller leads (lease {held}, ours was {token}): nothing is written")
 
 
-def _insert_deferred(db: sqlite3.Connection, now: float, rows: Sequence[tuple[tuple[int, int], Deferred]]) -> None:
+def _insert_deferred(db: sqlite3.Connection, now: float, rows: Sequence[tuple[Key, Deferred]]) -> None:
     db.executemany(
         "INSERT OR REPLACE INTO deferred VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [(*key, r.written, r.lifted, r.own, r.due, r.awaits, r.times, r.settled, now) for key, r in rows],
@@ -382,3 +483,36 @@ def _insert(
         row = db.execute(query, (tick, now, token, c.job_id, c.submit_time, c.old, c.new, c.reason, status))
         numbers.append(int(row.lastrowid or 0))
     return numbers
+
+
+def open_anyhow(path: Path, stack: ExitStack, *, empty: bool = False) -> tuple[Journal, str]:
+    """The journal for an undo, closed with the stack: itself, else a copy in memory, else (if allowed) an empty one.
+
+    The second value says why it is not the journal itself. A copy is read as SQLite would have read it, with what was
+    not yet checkpointed; what is written to it is lost.
+    """
+    problem = ""
+    if path.exists():
+        try:
+            return stack.enter_context(Journal(path)), ""
+        except JournalError as error:
+            problem = str(error)
+    memory = Path("/dev/shm")  # noqa: S108  (a directory of our own is made in it)
+    directory = stack.enter_context(
+        tempfile.TemporaryDirectory(prefix="slurm-rl-", dir=memory if os.access(memory, os.W_OK) else None)
+    )
+    copy = Path(directory) / path.name
+    if path.exists():
+        try:
+            for suffix in ("", "-wal"):
+                if (source := path.with_name(path.name + suffix)).exists():
+                    shutil.copyfile(source, copy.with_name(copy.name + suffix))
+            if (advice := path.with_suffix(".advice")).exists():
+                shutil.copyfile(advice, copy.with_suffix(".advice"))
+            journal = stack.enter_context(Journal(copy))
+            journal.touched()
+            return journal, f"{problem}: read from a copy; a running service cannot be told, stop it first"
+        except (OSError, JournalError) as error:
+            if not empty:
+                raise JournalError(problem) from error
+    return stack.enter_context(Journal(Path(directory) / "empty.sqlite")), problem and f"{problem}: not used"

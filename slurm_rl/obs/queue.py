@@ -64,8 +64,12 @@ class QueueView(Protocol):
         """Slurm's PrivateData hides other users' jobs."""
         ...
 
-    def page(self, offset: int, limit: int, user: str | None = None) -> tuple[int, list[JobView]]:
-        """How many jobs there are (of one user), and some of them."""
+    def page(self, offset: int, limit: int, user: str | None = None, match: str = "") -> tuple[int, list[JobView]]:
+        """How many jobs there are (of one user; with `match` in their user, name or id), and some of them."""
         ...
 
     def job(self, job_id: int) -> JobView | None: ...
+
+    def find(self, job_id: int, task: int | None = None, offset: int | None = None) -> JobView | None:
+        """A job by what squeue calls it: an array's task, a part of a heterogeneous job, or the job itself."""
+        ...

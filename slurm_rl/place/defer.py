@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_rl.domain.arrays import NEVER, NOW, Array
-from slurm_rl.domain.tables import World
 from slurm_rl.errors import InputError
-from slurm_rl.place.running import accepted, ends
+from slurm_rl.kernel.arrays import NEVER, NOW, Array
+from slurm_rl.kernel.tables import World
+from slurm_rl.place.release_times import accepted, ends
 
 _LOOKED_AT = 1000  # jobs at the head of a queue
 

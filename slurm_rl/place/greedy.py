@@ -52,7 +52,7 @@ def place_greedily(problem: Problem) -> dict[int, Where]:
     nodes = Nodes(problem)
     where: dict[int, Where] = {}
     for rank, job in enumerate(problem.jobs):
-        spots = _best(problem, nodes, job, problem.values[rank] if job.patience is not None else None)
+        spots = _best(problem, nodes, job)
         if spots is None:
             continue
         taken: list[tuple[Node, int]] = []
@@ -64,7 +64,7 @@ def place_greedily(problem: Problem) -> dict[int, Where]:
     return where
 
 
-def _best(problem: Problem, nodes: Nodes, job: Job, patience: float | None) -> list[tuple[State, int]] | None:
+def _best(problem: Problem, nodes: Nodes, job: Job) -> list[tuple[State, int]] | None:
     """The states of the nodes that the job takes, with its units on each."""
     ask = job.ask
     least, best = _on_one_node(problem, nodes, job) if ask.per_node >= ask.units else (math.inf, None)
@@ -72,8 +72,8 @@ def _best(problem: Problem, nodes: Nodes, job: Job, patience: float | None) -> l
     if ask.units > 1:
         split = _split(problem, nodes, job)
         if split is not None and split[0] < least:
-            least, spots = split
-    return None if spots is None or (patience is not None and least >= patience) else spots
+            spots = split[1]
+    return spots
 
 
 def _on_one_node(problem: Problem, nodes: Nodes, job: Job) -> tuple[float, State | None]:

@@ -1,34 +1,28 @@
-"""Compiled placement: the placers, and taking and giving back resources.
+"""Compiled placement: the simple placements, and taking and giving back resources.
 
-Every placer works on a *view*: the free resources now, or what a reservation leaves of them. A shape either gets all
-its units (a gang) or nothing. Nodes are looked at in ascending order, and ties go to the lower number.
+Implements P1 to P3 and P6 of docs/backfill.md. Every placement works on a *view*: the free resources now, or what a
+reservation leaves of them. A shape either gets all its units (a gang) or nothing. Nodes are looked at in ascending
+order, and ties go to the lower number.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from slurm_rl.domain import tables as t
-from slurm_rl.domain.arrays import CPU, GPU, GPU_MILLI, MEM, TAKE, Record
-from slurm_rl.domain.links import INT, by_address
-from slurm_rl.jit import inlined, inner, kernel
-from slurm_rl.place.room import capacity, fits_totals, node_room
-from slurm_rl.place.tier import call_place_tier
-from slurm_rl.place.typed import call_place_by_type
-
-FIRST_FIT, BEST_FIT, SPREAD, ROUND_ROBIN, TIER, GREEDY, MIP = range(7)
-PLACERS = {
-    "first-fit": FIRST_FIT,
-    "best-fit": BEST_FIT,
-    "spread": SPREAD,
-    "round-robin": ROUND_ROBIN,
-    "tier": TIER,
-    "greedy": GREEDY,
-    "mip": MIP,
-}
+from slurm_rl.kernel import tables as t
+from slurm_rl.kernel.arrays import CPU, GPU, GPU_MILLI, MEM, TAKE, Record
+from slurm_rl.kernel.jit import inlined, inner, kernel
+from slurm_rl.kernel.links import INT, by_address, slot
+from slurm_rl.place.capacity import NOT_MINE, capacity, fits_totals, node_room
+from slurm_rl.place.catalogue import FIRST_FIT, ROUND_ROBIN, SPREAD
 
 _FREE_MASK = np.int64((1 << 20) - 1)
 _NODE_MASK = np.int64((1 << 20) - 1)
+
+
+# A placement's own kernel: (request, view, first and last place in `kind_node`) -> entries in `t.spot(w)`, 0 if the
+# request does not fit, NOT_MINE if it is to go best-fit.
+call_place_special = slot("place_special", INT, INT, INT, INT, INT)
 
 
 @kernel
@@ -46,12 +40,12 @@ def place(w: Record, s: int, view: int) -> int:
             if start == last:
                 start = first
         count = _fill(w, s, view, first, last, start)
-    elif how == TIER and t.shapes(w).gpu[s] > 0:  # tiers are about whole GPUs; other jobs go best-fit
-        count = call_place_tier(w, s, view)
-    elif how >= GREEDY and t.shapes(w).alone[s] and t.shapes(w).gpu[s] + t.shapes(w).share[s] > 0:
-        count = call_place_by_type(w, s, view, first, last)
     else:
-        count = _fewest(w, s, view, first, last, how == SPREAD)
+        count = NOT_MINE
+        if w.place_special_at != 0:
+            count = call_place_special(w, s, view, first, last)
+        if count == NOT_MINE:
+            count = _fewest(w, s, view, first, last, how == SPREAD)
     if count and t.used(w).shape[2] > 0:
         count = _pick_gpus(w, s, view, count)
     return count
@@ -62,7 +56,7 @@ call_place = by_address("place", place, INT, INT, INT)
 
 @kernel
 def follow_hint(w: Record, j: int, s: int, view: int) -> int:
-    """Places a job where the plan wants it; 0 if the nodes no longer have room."""
+    """P6: places a job where the plan wants it; 0 if the nodes no longer have room."""
     left, count = t.shapes(w).units[s], 0
     at = t.hint_of(w)[j] - 1
     while left > 0:
@@ -83,7 +77,7 @@ call_follow_hint = by_address("follow_hint", follow_hint, INT, INT, INT, INT)
 def place_job(w: Record, j: int, s: int, view: int) -> int:
     """Places a job where the plan wants it, if the nodes still have room, else as the placer would."""
     count = 0
-    if w.placer == MIP and t.hint_of(w)[j] > 0:
+    if w.planned and t.hint_of(w)[j] > 0:
         count = call_follow_hint(w, j, s, view)
     if count == 0:
         count = call_place(w, s, view)
@@ -91,14 +85,14 @@ def place_job(w: Record, j: int, s: int, view: int) -> int:
 
 
 @inlined
-def put_off(w: Record, j: int) -> bool:
-    """Whether the plan, or an agent, leaves a job for later although it may fit."""
+def deferred(w: Record, j: int) -> bool:
+    """Whether the plan, or an agent, defers a job although it may fit."""
     return w.hint_of_0 > 0 and t.hint_of(w)[j] < 0
 
 
 @inlined
 def _fill(w: Record, s: int, view: int, first: int, last: int, start: int) -> int:
-    """Takes nodes as they come, from `start` and around, as many units of each as fit."""
+    """P1, P3: takes nodes as they come, from `start` and around, as many units of each as fit."""
     shapes, free, kind_node, spot = t.shapes(w), t.free(w), t.kind_node(w), t.spot(w)
     cpu, mem, gpu, per_node = shapes.cpu[s], shapes.mem[s], shapes.gpu[s], shapes.per_node[s]
     shared = shapes.share[s] > 0
@@ -129,7 +123,7 @@ def _fill(w: Record, s: int, view: int, first: int, last: int, start: int) -> in
 
 @inlined
 def _fewest(w: Record, s: int, view: int, first: int, last: int, emptiest: bool) -> int:
-    """Node by node: one that holds all that is left, else the one that holds most; then the fullest (or emptiest)."""
+    """P2: one node that holds all that is left, else the one that holds most; then the fullest (or emptiest)."""
     shapes, free, kind_node, spot = t.shapes(w), t.free(w), t.kind_node(w), t.spot(w)
     cpu, mem, gpu, shared = shapes.cpu[s], shapes.mem[s], shapes.gpu[s], shapes.share[s] > 0
     on_gpus = gpu > 0 or shared

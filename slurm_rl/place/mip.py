@@ -68,7 +68,7 @@ def solve(
 ) -> Solution:
     """The better of greedy and solver within the time; a solver that fails leaves greedy's answer, and a note.
 
-    `ask` is how the solver is asked: here by default, or in a process of its own (`slurm_rl.place.apart`).
+    `ask` is how the solver is asked: here by default, or in a process of its own (`slurm_rl.place.solver_process`).
     """
     ask = ask or ask_solver
     if solver not in SOLVERS:
@@ -289,7 +289,7 @@ class _Model:
         for g, group in enumerate(self.groups):
             if not placed[g]:
                 continue
-            forced = 0 if group.job.patience is not None else sum(rank in start for rank in group.ranks)
+            forced = sum(rank in start for rank in group.ranks)
             worth = [model.add_var(lb=0.0, ub=1.0, obj=-problem.values[rank]) for rank in group.ranks]
             model.add_constr(xsum(placed[g]) == xsum(worth))
             if forced:
@@ -338,9 +338,9 @@ def _freest_first(state: State) -> tuple[float, int, int]:
 def _groups(problem: Problem) -> list[_Group]:
     """Jobs by request and cost; a job that would take several nodes somewhere stands alone."""
     groups: list[_Group] = []
-    index: dict[tuple[Ask, tuple[float, ...], float | None], int] = {}
+    index: dict[tuple[Ask, tuple[float, ...]], int] = {}
     for rank, job in enumerate(problem.jobs):
-        key = (job.ask, job.seconds, job.patience)
+        key = (job.ask, job.seconds)
         at = index.get(key)
         if at is not None:
             groups[at].ranks.append(rank)

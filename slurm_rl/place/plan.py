@@ -12,18 +12,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from slurm_rl.domain.arrays import LOG, MIX, NEVER, NOW, Array
-from slurm_rl.domain.tables import World
 from slurm_rl.errors import InputError, unknown_name
-from slurm_rl.place.apart import SHARED
+from slurm_rl.kernel.arrays import LOG, MIX, NEVER, NEW_HEAD, NOW, Array
+from slurm_rl.kernel.tables import World
 from slurm_rl.place.defer import Deferral, put_off
 from slurm_rl.place.greedy import place_greedily
-from slurm_rl.place.kernels import MIP
 from slurm_rl.place.mip import SOLVERS, solve
 from slurm_rl.place.prices import Prices
 from slurm_rl.place.problem import Ask, Job, NodeKind, Problem, State, Weights, Where
+from slurm_rl.place.solver_process import SHARED
 
-_FIRSTFIT = 1  # backfill rules are above this layer
 _REMEMBERED = 1024
 _REQUESTS = 512  # different ones of the mix: the most frequent
 _Spots = list[tuple[int, int]]  # nodes of a job, and its units on each
@@ -78,9 +76,7 @@ class Planner:
         self._solved: OrderedDict[object, dict[int, Where]] = OrderedDict()
 
     def plan(self, world: World, queues: Sequence[tuple[int, Array]]) -> None:
-        """Writes hints for the placer `mip`; `queues` holds (pool, its waiting jobs in order)."""
-        if world["placer"] != MIP:
-            return
+        """Writes hints for a planned placement; `queues` holds (pool, its waiting jobs in order)."""
         self.tally.passes += 1
         self.awaited.clear()
         if self._map is None or self._map.source is not world["kind_node"]:
@@ -95,7 +91,7 @@ class Planner:
                 continue  # it has no pass: who was left for later stays so
             if (hint_of[ordered] < 0).any():
                 # Who was left for later may start now though nothing has ended: that takes a whole pass.
-                pools["change"][pool] = max(int(pools["change"][pool]), 2)
+                pools["change"][pool] = max(int(pools["change"][pool]), int(NEW_HEAD))
                 hint_of[ordered] = 0
             weights = self.settings.weights
             cost = known.costs(world, pool, ordered, weights.energy, defer=self.settings.deferral is not None)
@@ -139,7 +135,7 @@ class Planner:
         weights = self.settings.weights
         asked = [(part, known.asks[s]) for part, s in mix.tolist()]
         problem = Problem(jobs, known.kinds, states, weights=weights, mix=asked)
-        if world["backfill"] != _FIRSTFIT:
+        if world["head_blocks"]:
             # What starts behind the first blocked job is up to the backfill rule: nobody gives way to it here.
             started = place_greedily(problem)
             blocked = next((rank for rank in range(len(jobs)) if rank not in started), len(jobs))

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_rl.domain.arrays import GPU_MILLI, NOW, Array
-from slurm_rl.domain.tables import World
-from slurm_rl.jit import kernel
-from slurm_rl.place.running import holds
+from slurm_rl.kernel.arrays import GPU_MILLI, NOW, Array
+from slurm_rl.kernel.jit import kernel
+from slurm_rl.kernel.tables import World
+from slurm_rl.place.release_times import holds
 
 _DELAYED = 0.5  # of the time to the end of the queue, for a job somewhere in it
 _ROUNDS = 200

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import NamedTuple
 
+from slurm_rl.domain.pairs import parse_pairs
 from slurm_rl.errors import InputError
 
 GPU_MILLI = 1000
@@ -30,18 +31,11 @@ class Weights:
 
 def parse_weights(text: str, field: str) -> Weights:
     """Weights from `energy=1000,node=0`; those that are not named stay as they are."""
-    known = [f.name for f in fields(Weights)]
-    given = {}
-    for part in filter(None, (p.strip() for p in text.split(","))):
-        name, _, value = (p.strip() for p in part.partition("="))
-        if name not in known:
-            raise InputError(f"unknown weight {name!r}", field=field, remedy=f"known: {', '.join(known)}")
-        try:
-            given[name] = float(value)
-        except ValueError:
-            given[name] = math.nan
-        if not 0.0 <= given[name] < 1e9:
-            raise InputError(f"must be NAME=SECONDS,… from 0 to 1e9, got {part!r}", field=field)
+    wanted = "NAME=SECONDS,… from 0 to 1e9"
+    given = parse_pairs(text, field, wanted, what="weight", known=[f.name for f in fields(Weights)])
+    for name, value in given.items():
+        if not 0.0 <= value < 1e9:
+            raise InputError(f"must be {wanted}, got '{name}={value:g}'", field=field)
     return Weights(**given)
 
 
@@ -118,7 +112,6 @@ class Job:
 
     ask: Ask
     seconds: tuple[float, ...]  # by GPU type: run time as estimated, and what holding the GPUs costs others
-    patience: float | None = None  # seconds at which not starting it now is put; None: it starts if it can
 
 
 Node = tuple[State, int]  # a node by its state at first, and which of those in that state
@@ -238,9 +231,7 @@ class Problem:
         most = self.weights.blocked * max((k.gpus for k in self.kinds), default=0) if self.mix else 0.0
         nodes = (most + self.weights.node) * sum(j.ask.units for j in self.jobs)
         big, count = 1.0 + dearest + nodes, max(len(self.jobs), 1)
-        return tuple(
-            big * (2.0 - rank / count) if j.patience is None else j.patience for rank, j in enumerate(self.jobs)
-        )
+        return tuple(big * (2.0 - rank / count) for rank in range(len(self.jobs)))
 
 
 def spans(problem: Problem, ask: Ask) -> frozenset[int]:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from slurm_rl.domain.cluster import KNOWN_GPUS
+from slurm_rl.domain.cluster import published_speed
+from slurm_rl.domain.pairs import parse_pairs
 from slurm_rl.errors import InputError
 
 _TRUST = 4.0  # comparisons that weigh as much as what is published
@@ -37,31 +38,17 @@ class SpeedMatrix:
         """Of a job on a type; 1 is that of a V100."""
         own = self.classes.get((user, name), {})
         key = gpu_type.upper()
-        return own.get(key, self.types.get(key, published(gpu_type)))
-
-
-def published(gpu_type: str) -> float:
-    """A type's training throughput by its vendor's figures, V100 = 1; 1 for a type that nobody has described."""
-    name = gpu_type.upper()
-    known = max((k for k in KNOWN_GPUS if name.startswith(k)), key=len, default="")
-    return KNOWN_GPUS[known].speed if known else 1.0
+        return own.get(key, self.types.get(key, published_speed(gpu_type)))
 
 
 def parse_speeds(text: str, field: str = "speeds") -> dict[str, float]:
     """Types and speeds from `a100=2,t4=0.45`."""
-    speeds = {}
-    for part in text.split(","):
-        if not part.strip():
-            continue
-        name, _, value = part.partition("=")
-        try:
-            speed = float(value)
-        except ValueError:
-            speed = math.nan
-        if not name.strip() or not 0.0 < speed < 1e6:
-            raise InputError(f"must be TYPE=SPEED,… with speeds above 0, got {part.strip()!r}", field=field)
-        speeds[name.strip().upper()] = speed
-    return speeds
+    wanted = "TYPE=SPEED,… with speeds above 0"
+    speeds = parse_pairs(text, field, wanted)
+    for name, speed in speeds.items():
+        if not 0.0 < speed < 1e6:
+            raise InputError(f"must be {wanted}, got '{name}={speed:g}'", field=field)
+    return {name.upper(): speed for name, speed in speeds.items()}
 
 
 def read_speeds(path: Path) -> SpeedMatrix:
@@ -106,7 +93,7 @@ def learn_speeds(history: Iterable[Ran], prior: Mapping[str, float] | None = Non
             kinds = runs.setdefault((ran.user, ran.name, ran.gpus), {})
             kinds.setdefault(ran.gpu_type.upper(), []).append(ran.seconds)
     types = sorted({kind for kinds in runs.values() for kind in kinds})
-    start = {kind: math.log((prior or {}).get(kind, published(kind))) for kind in types}
+    start = {kind: math.log((prior or {}).get(kind, published_speed(kind))) for kind in types}
     pairs = [
         ((user, name), a, b, math.log(median(kinds[b]) / median(kinds[a])), float(min(len(kinds[a]), len(kinds[b]))))
         for (user, name, _), kinds in runs.items()

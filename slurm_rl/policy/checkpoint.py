@@ -19,9 +19,10 @@ import safetensors
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from slurm_rl.domain.arrays import Array
 from slurm_rl.errors import InputError, ModelError
-from slurm_rl.policy.features import JOB_FEATURES, VERSION, digest
+from slurm_rl.kernel.arrays import Array
+from slurm_rl.policy.contract import contract, difference
+from slurm_rl.policy.features import JOB_FEATURES
 from slurm_rl.policy.network import LAYOUT
 
 WEIGHTS, MANIFEST = "policy.safetensors", "manifest.toml"
@@ -95,12 +96,9 @@ def load_model(path: Path) -> Model:
     found = hashlib.sha256(raw).hexdigest()
     if found != manifest["weights"]["sha256"]:
         raise ModelError(f"{path / WEIGHTS}: its sha256 is {found[:12]}…, the manifest says otherwise: not used")
-    made_for = manifest["features"]
-    if (made_for["version"], made_for["hash"]) != (VERSION, digest()):
-        raise ModelError(
-            f"{path}: made for features {made_for['version']} ({made_for['hash']}), "
-            f"this release has {VERSION} ({digest()}): retrain it"
-        )
+    why = difference(manifest["features"])
+    if why:
+        raise ModelError(f"{path}: {why}: retrain it")
     return Model(path, manifest, _flat(path / WEIGHTS, raw), found)
 
 
@@ -111,7 +109,7 @@ def _manifest(path: Path) -> dict[str, Any]:
         complete = (
             isinstance(manifest["weights"]["sha256"], str)
             and isinstance(manifest["features"]["version"], int)
-            and isinstance(manifest["features"]["hash"], str)
+            and all(isinstance(v, int | float) for v in manifest["features"]["values"].values())
             and isinstance(drain, int | float)
             and drain > 0
             and isinstance(booking, int | float)
@@ -126,7 +124,7 @@ def _manifest(path: Path) -> dict[str, Any]:
         complete = False
     if not complete:
         raise ModelError(
-            f"{path}: lacks weights.sha256, features.version, features.hash or policy.starve_drain, or has a bad one"
+            f"{path}: lacks weights.sha256, features.version, features.values or policy.starve_drain, or has a bad one"
         )
     return manifest
 
@@ -191,7 +189,7 @@ def save_model(
     full: dict[str, Any] = {k: v for k, v in manifest.items() if not isinstance(v, Mapping)}
     full |= {k: v for k, v in manifest.items() if isinstance(v, Mapping)}
     full["policy"] = {"starve_drain": float(starve_drain), "booking_size": float(booking_size)}
-    full["features"] = {"version": VERSION, "hash": digest()}
+    full["features"] = contract()
     full["weights"] = {"file": WEIGHTS, "sha256": hashlib.sha256(raw).hexdigest()}
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))

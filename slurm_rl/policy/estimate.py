@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 
-from slurm_rl.domain import tables as t
-from slurm_rl.domain.arrays import LEVELS, Array, Record
-from slurm_rl.jit import inlined, inner, kernel
-from slurm_rl.policy.heuristics import BY_ORACLE, BY_USER
+from slurm_rl.kernel import tables as t
+from slurm_rl.kernel.arrays import LEVELS, Array, Record
+from slurm_rl.kernel.jit import inlined, inner, kernel
+from slurm_rl.policy.catalogue import BY_ORACLE, BY_USER
 
 # How many finished jobs a group needs before it weighs as much as the more general guess before it, and how much an
 # older job still counts when a newer one of its group ends. Between 0.85 and 0.95 the rank correlation with run times

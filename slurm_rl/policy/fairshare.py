@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from slurm_rl.jit import inlined, inner
+from slurm_rl.kernel.jit import inlined, inner
 from slurm_rl.policy.sorting import sort_by_score
 
 

@@ -1,24 +1,20 @@
 """What a network sees of a queue: one definition for live scheduling, replay and training.
 
 A feature is computed from the World alone: what users asked for, what has finished, what runs and since when. True run
-times of unfinished jobs are not in reach. `VERSION` and `digest()` tell whether a model was made for these features.
+times of unfinished jobs are not in reach. contract.py tells whether a model was made for these features.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-import tokenize
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 
-from slurm_rl.domain import tables as t
-from slurm_rl.domain.arrays import CPU, GPU, MEM, NOW, Array, Record
-from slurm_rl.jit import inlined, kernel
+from slurm_rl.kernel import tables as t
+from slurm_rl.kernel.arrays import CPU, GPU, MEM, NOW, Array, Record
+from slurm_rl.kernel.jit import inlined, kernel
 
-VERSION = 1
+VERSION = 1  # a new one where features keep their names and values, and yet a model should not be used
 JOB_FEATURES = (
     "age",  # log(1 + wait in minutes)
     "estimate",  # log of the estimated run time
@@ -57,17 +53,6 @@ POOL_FEATURES = ("free", "queue", "demand", "drain", "day_sine", "day_cosine", "
 JOB_COUNT, POOL_COUNT = len(JOB_FEATURES), len(POOL_FEATURES)
 _SAMPLE = 64  # nodes that are looked at for `ways`, `tight` and `spare`
 _DAY = 86400.0
-_BOUND = 10.0
-
-
-@cache
-def digest() -> str:
-    """Changes when the code of the features does, not with its comments or layout."""
-    skipped = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
-    with Path(__file__).open("rb") as file:
-        tokens = [k.string for k in tokenize.tokenize(file.readline) if k.type not in skipped]
-    code = " ".join(k for k in tokens if not k.startswith('"""'))
-    return hashlib.sha256(code.encode()).hexdigest()[:16]
 
 
 @inlined

@@ -1,41 +1,19 @@
-"""The heuristics, each written once: one compiled formula a policy, for a live snapshot and for the replay loop."""
+"""The heuristics, each written once: one compiled formula a policy, for a live snapshot and for the replay loop.
+
+A heuristic scores pending job `j` at time `now`, higher first. Its row is in catalogue.py; the kernel in a World's slot
+`score` is the one that `call_score` reaches.
+"""
 
 from __future__ import annotations
 
 import math
 
-from slurm_rl.domain import tables as t
-from slurm_rl.domain.arrays import Record
-from slurm_rl.jit import kernel
+from slurm_rl.kernel import tables as t
+from slurm_rl.kernel.arrays import Record
+from slurm_rl.kernel.jit import inlined, kernel
+from slurm_rl.kernel.links import FLOAT, INT, slot
 
-FCFS, LCFS, SJF, LJF, SAF, SJF_AGE, SMITH, SRPT, F1, WFP3, UNICEF, EDF = range(12)
-STATIC_PRIORITY, STATIC_EQUAL, DYNAMIC, MULTIFACTOR, LEARNED, GIVEN = range(12, 18)
-
-CODES = {
-    "fcfs": FCFS,
-    "lcfs": LCFS,
-    "sjf": SJF,
-    "ljf": LJF,
-    "saf": SAF,
-    "sjf-age": SJF_AGE,
-    "smith": SMITH,
-    "srpt": SRPT,
-    "f1": F1,
-    "wfp3": WFP3,
-    "unicef": UNICEF,
-    "edf": EDF,
-    "static-priority": STATIC_PRIORITY,
-    "static-equal": STATIC_EQUAL,
-    "dynamic": DYNAMIC,
-    "multifactor": MULTIFACTOR,
-}
-USES_ESTIMATE = frozenset((SJF, LJF, SAF, SJF_AGE, SMITH, SRPT, F1, WFP3, UNICEF, DYNAMIC))
-# Policies whose order of two waiting jobs never changes while they wait (given an estimate that does not change).
-FIXED_ORDER = frozenset((FCFS, LCFS, SJF, LJF, SAF, SMITH, SRPT, F1, EDF, STATIC_PRIORITY))
-
-BY_LIMIT, BY_USER, BY_ORACLE = range(3)
-SOURCES = {"limit": BY_LIMIT, "user": BY_USER, "oracle": BY_ORACLE}
-
+call_score = slot("score", FLOAT, FLOAT, INT)
 
 # What sites commonly write: fairshare rules, age and size second it, a partition or QOS can override both.
 DEFAULT_WEIGHTS = {
@@ -46,6 +24,17 @@ DEFAULT_WEIGHTS = {
     "qos": 2000.0,
     "tres": 0.0,
 }
+
+
+@inlined
+def _run(w: Record, j: int) -> float:
+    """The estimated run time."""
+    return max(t.live(w).expected[j], 1.0)
+
+
+@inlined
+def _size(w: Record, j: int) -> float:
+    return t.shapes(w).volume[t.jobs(w).request[j]]
 
 
 @kernel
@@ -64,44 +53,90 @@ def multifactor_priority(w: Record, now: float, j: int) -> float:
 
 
 @kernel
-def score_job(w: Record, code: int, now: float, j: int) -> float:
-    """The heuristic `code`'s score of pending job `j`, higher first."""
-    if code == FCFS:
-        return -float(t.jobs(w).submit[j])
-    if code == LCFS:
-        return float(t.jobs(w).submit[j])
-    if code == EDF:
-        return -float(t.jobs(w).deadline[j]) if t.jobs(w).deadline[j] >= 0 else -1e18
-    if code == STATIC_PRIORITY:
-        return t.jobs(w).priority[j]
-    if code == STATIC_EQUAL:
-        return -t.users(w).rate[t.jobs(w).user[j]]
-    if code == MULTIFACTOR:
-        return multifactor_priority(w, now, j)
-    r = max(t.live(w).expected[j], 1.0)
-    if code == SJF:
-        return -r
-    if code == LJF:
-        return r
-    if code == SRPT:
-        return -max(r - t.live(w).done[j], 1.0)
-    if code == SMITH:
-        return t.live(w).inverse[j] / r
-    size = t.shapes(w).volume[t.jobs(w).request[j]]
-    if code == SAF:
-        return -r * size
-    if code == F1:
-        return -(math.log10(r) * size + 870.0 * math.log10(max(float(t.jobs(w).submit[j]), 1.0)))
+def multifactor(w: Record, now: float, j: int) -> float:
+    return multifactor_priority(w, now, j)
+
+
+@kernel
+def fcfs(w: Record, now: float, j: int) -> float:
+    return -float(t.jobs(w).submit[j])
+
+
+@kernel
+def lcfs(w: Record, now: float, j: int) -> float:
+    return float(t.jobs(w).submit[j])
+
+
+@kernel
+def edf(w: Record, now: float, j: int) -> float:
+    return -float(t.jobs(w).deadline[j]) if t.jobs(w).deadline[j] >= 0 else -1e18
+
+
+@kernel
+def static_priority(w: Record, now: float, j: int) -> float:
+    return t.jobs(w).priority[j]
+
+
+@kernel
+def static_equal(w: Record, now: float, j: int) -> float:
+    return -t.users(w).rate[t.jobs(w).user[j]]
+
+
+@kernel
+def sjf(w: Record, now: float, j: int) -> float:
+    return -_run(w, j)
+
+
+@kernel
+def ljf(w: Record, now: float, j: int) -> float:
+    return _run(w, j)
+
+
+@kernel
+def srpt(w: Record, now: float, j: int) -> float:
+    return -max(_run(w, j) - t.live(w).done[j], 1.0)
+
+
+@kernel
+def smith(w: Record, now: float, j: int) -> float:
+    return t.live(w).inverse[j] / _run(w, j)
+
+
+@kernel
+def saf(w: Record, now: float, j: int) -> float:
+    return -_run(w, j) * _size(w, j)
+
+
+@kernel
+def f1(w: Record, now: float, j: int) -> float:
+    submit = max(float(t.jobs(w).submit[j]), 1.0)
+    return -(math.log10(_run(w, j)) * _size(w, j) + 870.0 * math.log10(submit))
+
+
+@kernel
+def sjf_age(w: Record, now: float, j: int) -> float:
+    r = _run(w, j)
+    return math.log1p((now - t.jobs(w).submit[j]) / r) - math.log(r)
+
+
+@kernel
+def wfp3(w: Record, now: float, j: int) -> float:
+    return ((now - t.jobs(w).submit[j]) / _run(w, j)) ** 3 * _size(w, j)
+
+
+@kernel
+def unicef(w: Record, now: float, j: int) -> float:
     wait = now - t.jobs(w).submit[j]
-    if code == SJF_AGE:
-        return math.log1p(wait / r) - math.log(r)
-    if code == WFP3:
-        return (wait / r) ** 3 * size
-    if code == UNICEF:
-        return wait / (max(math.log2(max(size, 1.0)), 1.0) * r)
-    # DYNAMIC: the response ratio, raised by the submitter's priority and by a deadline that draws near.
+    return wait / (max(math.log2(max(_size(w, j), 1.0)), 1.0) * _run(w, j))
+
+
+@kernel
+def dynamic(w: Record, now: float, j: int) -> float:
+    """The response ratio, raised by the submitter's priority and by a deadline that draws near."""
+    r = _run(w, j)
     urgency = 1.0
     if t.jobs(w).deadline[j] >= 0:
         slack = t.jobs(w).deadline[j] - now - r
         urgency += r / max(slack, 0.1 * r)
+    wait = now - t.jobs(w).submit[j]
     return (1.0 + wait / r) * urgency * (1.0 + max(t.jobs(w).priority[j], 0.0))

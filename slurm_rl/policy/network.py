@@ -11,9 +11,9 @@ import math
 
 import numpy as np
 
-from slurm_rl.domain import tables as t
-from slurm_rl.domain.arrays import Record
-from slurm_rl.jit import kernel
+from slurm_rl.kernel import tables as t
+from slurm_rl.kernel.arrays import Record
+from slurm_rl.kernel.jit import kernel
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT
 from slurm_rl.policy.simd import add_product, dot
 

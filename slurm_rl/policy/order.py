@@ -9,13 +9,13 @@ import math
 
 import numpy as np
 
-from slurm_rl.domain import tables as t
-from slurm_rl.domain.arrays import Record
-from slurm_rl.domain.links import FLOAT, INT, LIST, NOTHING, by_address
-from slurm_rl.jit import inlined, kernel
+from slurm_rl.kernel import tables as t
+from slurm_rl.kernel.arrays import Record
+from slurm_rl.kernel.jit import inlined, kernel
+from slurm_rl.kernel.links import FLOAT, INT, LIST, NOTHING, by_address, slot
 from slurm_rl.policy.estimate import refresh
 from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT, observe
-from slurm_rl.policy.heuristics import GIVEN, LEARNED, multifactor_priority, score_job
+from slurm_rl.policy.heuristics import call_score, multifactor_priority
 from slurm_rl.policy.network import count_size, score_network
 from slurm_rl.policy.sorting import sort_by_score
 
@@ -41,18 +41,35 @@ def weight_sum(w: Record) -> float:
     return factors + w.weight_partition + w.weight_qos + w.weight_tres
 
 
+# A policy's scores of the first `count` jobs of a queue, into the table `scores`: kernels for the slot `score_queue`.
+call_score_queue = slot("score_queue", NOTHING, FLOAT, LIST, INT)
+# A meta-policy's choice of the kernels in `score_queue` and `score`, before they are called (policy/choice.py).
+call_choose_policy = slot("choose_policy", NOTHING, FLOAT, LIST, INT)
+
+
 @kernel
-def score_queue(w: Record, now: float, queue: np.ndarray, count: int) -> None:
-    """What a network says of the first `count` jobs of a queue, into the table `scores`."""
+def score_each(w: Record, now: float, queue: np.ndarray, count: int) -> None:
+    """Job by job, by the heuristic in the slot `score`."""
+    for i in range(count):
+        t.scores(w)[i] = call_score(w, now, queue[i])
+
+
+@kernel
+def score_as_given(w: Record, now: float, queue: np.ndarray, count: int) -> None:
+    """Scores that were written into `live` from outside."""
+    for i in range(count):
+        t.scores(w)[i] = t.live(w).score[queue[i]]
+
+
+@kernel
+def score_by_network(w: Record, now: float, queue: np.ndarray, count: int) -> None:
+    """What a network says of the queue."""
     observe(w, now, queue, count)
     score_network(w, count)
     if w.booking_size != 0.0 and t.pools(w).cpu_only[t.shapes(w).pool[np.int64(t.jobs(w).request[queue[0]])]]:
         count_size(w, count)
     if w.temperature > 0.0:
         _perturb(w, count)
-
-
-call_score_queue = by_address("score_queue", score_queue, NOTHING, FLOAT, LIST, INT)
 
 
 @kernel
@@ -101,16 +118,9 @@ def order_queue(w: Record, now: float, queue: np.ndarray, count: int) -> None:
     """Writes the first `count` jobs of `queue` (ascending indices) into the table `order`, the first to run first."""
     refresh(w, queue, count)
     scores, order, scratch = t.scores(w), t.order(w), t.scratch(w)
-    code = w.code
-    if code == LEARNED:
-        call_score_queue(w, now, queue, count)
-    else:
-        for i in range(count):
-            j = queue[i]
-            if code == GIVEN:
-                scores[i] = t.live(w).score[j]
-            else:
-                scores[i] = score_job(w, code, now, j)
+    if w.choose_policy_at != 0:
+        call_choose_policy(w, now, queue, count)
+    call_score_queue(w, now, queue, count)
     influence = w.influence
     if influence < 1.0:
         # A bounded site factor by rank on top of Slurm's own priority, as the controller writes it.

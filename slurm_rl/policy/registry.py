@@ -8,23 +8,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from slurm_rl.domain.arrays import Array
 from slurm_rl.errors import InputError, unknown_name
+from slurm_rl.kernel.arrays import Array
+from slurm_rl.policy.catalogue import BY_USER, LEARNED, POLICIES, SOURCES, Policy, policy_names
 from slurm_rl.policy.checkpoint import STARVE_DRAIN, Model, find_model, load_model
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT
-from slurm_rl.policy.heuristics import (
-    BY_LIMIT,
-    BY_USER,
-    CODES,
-    DEFAULT_WEIGHTS,
-    FIXED_ORDER,
-    LEARNED,
-    MULTIFACTOR,
-    SMITH,
-    SOURCES,
-    STATIC_EQUAL,
-    USES_ESTIMATE,
-)
+from slurm_rl.policy.heuristics import DEFAULT_WEIGHTS
 from slurm_rl.policy.network import AT, HIDDEN
 
 DAY = 86400.0
@@ -46,13 +35,14 @@ class PolicySpec:
     digest: str = ""  # … and their sha256
 
     @property
-    def fixed_order(self) -> bool:
-        """Whether the order of two waiting jobs can never change."""
-        return self.code in FIXED_ORDER and self.source != BY_USER and self.starve_age == math.inf
+    def row(self) -> Policy:
+        """Its row in the catalogue."""
+        return POLICIES.of_code(self.code)
 
     @property
-    def needs_usage(self) -> bool:
-        return self.code in (MULTIFACTOR, STATIC_EQUAL, LEARNED)
+    def fixed_order(self) -> bool:
+        """Whether the order of two waiting jobs can never change."""
+        return self.row.fixed_order and self.source != BY_USER and self.starve_age == math.inf
 
     @property
     def reachable(self) -> bool:
@@ -66,12 +56,12 @@ def parse_policy(text: str) -> PolicySpec:
     if colon and kind == "rl":
         return learned(load_model(find_model(model)), text.strip())
     name, _, source = text.strip().partition("@")
-    if name not in CODES:
-        raise unknown_name("policy", name, [*CODES, "rl:MODEL"])
-    code = CODES[name]
+    if name not in POLICIES or not POLICIES[name].by_name:
+        raise unknown_name("policy", name, policy_names())
+    row, code = POLICIES[name], POLICIES.code(name)
     if not source:
-        return PolicySpec(name, code, BY_USER if code == SMITH else BY_LIMIT)
-    if code not in USES_ESTIMATE:
+        return PolicySpec(name, code, row.source)
+    if not row.uses_estimate:
         raise InputError(f"policy {name!r} uses no estimate", remedy=f"write {name!r} without @{source}")
     if source not in SOURCES:
         raise unknown_name("estimate source", source, SOURCES)
@@ -118,17 +108,16 @@ def in_style(policy: PolicySpec, name: str) -> PolicySpec:
 
 
 def settings_for(
-    policy: PolicySpec, *, backfill: int, placer: int, influence: float, preempt: bool, weights: dict[str, float] | None
+    policy: PolicySpec, *, influence: float = 1.0, preempt: bool = False, weights: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """The settings of a World for a policy and what goes with it; periods are Slurm's own defaults."""
+    """The settings of a World for a policy; periods are Slurm's own defaults."""
     settings = {
         "code": policy.code,
         "source": policy.source,
-        "placer": placer,
-        "backfill": backfill,
+        "by_remaining": policy.row.by_remaining,
         "fixed_order": policy.fixed_order and influence >= 1.0,
         "preempt": preempt,
-        "track_usage": policy.needs_usage or influence < 1.0,
+        "track_usage": policy.row.uses_usage or influence < 1.0,
         "influence": influence,
         "starve_age": policy.starve_age,
         "starve_factor": policy.starve_factor,
@@ -139,7 +128,7 @@ def settings_for(
         "calc_period": 300.0,
         "calculated": -math.inf,
     }
-    return settings | {f"weight_{k}": v for k, v in (DEFAULT_WEIGHTS | (weights or {})).items()}
+    return settings | {f"weight_{k}": v for k, v in (DEFAULT_WEIGHTS | dict(weights or {})).items()}
 
 
 def network_tables(policy: PolicySpec, jobs: int) -> dict[str, Array]:

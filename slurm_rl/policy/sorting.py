@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_rl.jit import inner
+from slurm_rl.kernel.jit import inner
 
 
 @inner

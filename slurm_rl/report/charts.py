@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from slurm_rl.domain.arrays import Array
+from slurm_rl.kernel.arrays import Array
 
 Series = list[float | None]
 

@@ -24,8 +24,9 @@ from slurm_rl.report.inputs import Prepared, Run
 from slurm_rl.report.measured import Measured, size_groups
 from slurm_rl.report.summary import summarise
 from slurm_rl.report.svg import mark
-from slurm_rl.report.table import SPEED, comparison
+from slurm_rl.report.table import comparison
 from slurm_rl.report.text import duration, plural
+from slurm_rl_sim.metrics import METRICS
 
 # Heading, what it is about, and its charts; a chart that spans the page is marked.
 _SECTIONS = (
@@ -171,6 +172,7 @@ def _provenance(prepared: Prepared, runs: Sequence[Run]) -> str:
 def _embedded(runs: Sequence[Run], looks: list[theme.Look], base: int, charts: list[Chart | Heat]) -> str:
     """What the page's script reads, as JSON that no text within can end."""
     heat = next((c for c in charts if isinstance(c, Heat)), None)
+    reported = {m.name for m in METRICS if m.group}
     value = {
         "base": base,
         "runs": [
@@ -179,7 +181,7 @@ def _embedded(runs: Sequence[Run], looks: list[theme.Look], base: int, charts: l
                 "policy": run.policy,
                 "backfill": run.backfill,
                 "placement": run.placement,
-                "metrics": {k: v for k, v in run.metrics.items() if k not in SPEED},
+                "metrics": {k: v for k, v in run.metrics.items() if k in reported},
             }
             for run, look in zip(runs, looks, strict=True)
         ],

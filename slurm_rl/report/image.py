@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 
-from slurm_rl.domain.arrays import Array
+from slurm_rl.kernel.arrays import Array
 
 
 def grey_png(pixels: Array) -> bytes:

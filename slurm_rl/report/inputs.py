@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from slurm_rl.domain.arrays import Array
-from slurm_rl.domain.build import Workload
 from slurm_rl.domain.cluster import Cluster
+from slurm_rl.kernel.arrays import Array
+from slurm_rl.kernel.build import Workload
 from slurm_rl.traces.trace import Trace
 
 

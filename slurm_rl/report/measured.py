@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slurm_rl.domain.arrays import UNLIMITED, Array
+from slurm_rl.kernel.arrays import UNLIMITED, Array
 from slurm_rl.report.charts import Series
 from slurm_rl.report.inputs import Prepared, Run
 from slurm_rl.report.series import Grid

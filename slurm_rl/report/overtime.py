@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from slurm_rl.domain.arrays import Array
+from slurm_rl.kernel.arrays import Array
 from slurm_rl.report.charts import Axis, Chart, Heat, Panel, Series
 from slurm_rl.report.measured import Measured, largest
 from slurm_rl.report.series import fragmentation, integrals

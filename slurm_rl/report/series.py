@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_rl.domain.arrays import Array
+from slurm_rl.kernel.arrays import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from slurm_rl.report.inputs import Run
 from slurm_rl.report.measured import Measured
 from slurm_rl.report.text import duration, number, plural, ratio
 from slurm_rl.traces.limits import NOTE as SYNTHESISED
+from slurm_rl_sim.metrics import share_of_the_way
 
 # A user's mean wait has changed if it moved by this share and by this many seconds.
 CHANGED, CHANGED_SECONDS = 0.10, 60.0
@@ -158,11 +159,8 @@ def _out_of_reach(m: Measured, names: list[str], base: int, best: int | None) ->
         top, bottom = _figure(m.runs[base], "mean_bsld"), _figure(m.runs[limit], "mean_bsld")
         ours = _figure(m.runs[best], "mean_bsld")
         text += f" At a mean slowdown of {number(bottom)}, {names[limit]} is a limit, not a contender"
-        text += (
-            f"; {names[best]} goes {(top - ours) / (top - bottom):.0%} of the way to it from {names[base]}."
-            if best != base and top > bottom and ours >= bottom
-            else "."
-        )
+        way = share_of_the_way(top, ours, bottom) if best != base and ours >= bottom else None
+        text += "." if way is None else f"; {names[best]} goes {way:.0%} of the way to it from {names[base]}."
     return [Finding("Out of reach", text)]
 
 

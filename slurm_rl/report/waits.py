@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from slurm_rl.domain.arrays import Array
+from slurm_rl.kernel.arrays import Array
 from slurm_rl.report.charts import Axis, Chart, Panel, Series
 from slurm_rl.report.measured import Measured, largest, size_groups
 

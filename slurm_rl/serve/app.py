@@ -1,10 +1,15 @@
 """The FastAPI application: submit, rank, queue, explain, reload, mode, health, metrics, dashboard."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import asdict
-from typing import Annotated, Any
+import functools
+import pwd
+import time
+from collections.abc import AsyncIterator, Callable, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, TypeVar
 
+import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
@@ -14,29 +19,110 @@ from slurm_rl.errors import SlurmRlError
 from slurm_rl.obs.metrics import CONTENT_TYPE
 from slurm_rl.obs.queue import JobView, QueueView
 from slurm_rl.serve.dashboard import PAGE
+from slurm_rl.serve.gate import Gate
+from slurm_rl.serve.jobid import parse
 from slurm_rl.serve.limits import Limits
 from slurm_rl.serve.live import Live
-from slurm_rl.serve.peers import Peer, peer_of
+from slurm_rl.serve.measured import explain_measured
+from slurm_rl.serve.peers import Identify, Peer, accepted_in
+from slurm_rl.serve.pressure import measure
+from slurm_rl.serve.ranker import Busy, Ranker, TooMuch
+from slurm_rl.serve.roles import NEEDED, Tokens
 from slurm_rl.serve.schemas import ModeRequest, Problem, RankRequest, SubmitAnswer, SubmitRequest
 
-_REFUSALS: dict[int | str, dict[str, Any]] = {code: {"model": Problem} for code in (401, 403, 404, 413, 422, 503, 504)}
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    code: {"model": Problem} for code in (401, 403, 404, 413, 422, 429, 503, 504)
+}
+_RANK = "/v1/rank"
+_HEAD = ("time", "tick", "cluster", "policy", "model", "bound", "deferrals")
+
+Found = TypeVar("Found")
 
 
-def make_app(live: Live, *, token: str | None = None, seconds: float = 0.2, concurrent: int = 64) -> Callable[..., Any]:
+class Workers:
+    """Threads for what would hold up the loop: some for strangers, who pay for it, and others for the rest."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self.strangers = ThreadPoolExecutor(2, "strangers")
+        self._own = ThreadPoolExecutor(4, "own")
+
+    async def do(self, peer: Peer, call: Callable[..., Found], *args: Any) -> Found:
+        loop = asyncio.get_running_loop()
+        if not peer.is_stranger:
+            return await loop.run_in_executor(self._own, call, *args)
+        wait = self._gate.wait_for_work(peer.key)
+        if wait > 0:
+            raise HTTPException(429, f"you have had your share: try again in {wait:.1f} s", {"Retry-After": "1"})
+        return await loop.run_in_executor(self.strangers, self._charged, peer, call, *args)
+
+    def _charged(self, peer: Peer, call: Callable[..., Found], *args: Any) -> Found:
+        began = time.thread_time()
+        try:
+            return call(*args)
+        finally:
+            self._gate.charge(peer.key, time.thread_time() - began)
+
+    def close(self) -> None:
+        for pool in (self.strangers, self._own):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+@functools.lru_cache(maxsize=1024)
+def user_name(uid: int, _minutes: int) -> str:
+    """A user's name; asked anew after some minutes."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def make_app(
+    live: Live,
+    *,
+    gate: Gate | None = None,
+    tokens: Tokens | None = None,
+    munge: bool = False,
+    munge_socket: str = "",
+    seconds: float = 0.2,
+    concurrent: int = 64,
+) -> Callable[..., Any]:
     """The application, with its limits around it."""
+    gate = gate or Gate(lambda: live.writers)
+    workers, ranker = Workers(gate), Ranker()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        workers.close()
+        ranker.close()
+
     app = FastAPI(
-        title="slurm-rl", version=__version__, docs_url=None, redoc_url=None, responses=_REFUSALS, openapi_url=None
+        title="slurm-rl",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        responses=_REFUSALS,
+        openapi_url=None,
+        lifespan=lifespan,
     )
+    identify = Identify(gate, tokens or Tokens({}), workers.strangers, munge, munge_socket)
 
     async def ask_peer(request: Request) -> Peer:  # a plain function would be run in a thread
-        return peer_of(request, live.writers, token)
+        peer = await identify.peer_of(request)
+        peer.must_be(NEEDED[request.method, request.scope["route"].path])
+        return peer
 
     Asker = Annotated[Peer, Depends(ask_peer)]
-    JobId = Annotated[int, Path(ge=1, le=2**31 - 1)]
+
+    async def own_jobs_of(peer: Peer) -> str:
+        """The name that a user's jobs carry; a name service may be slow."""
+        return "" if peer.uid is None else await workers.do(peer, user_name, peer.uid, int(time.monotonic() // 300))
 
     @app.exception_handler(SlurmRlError)
     async def refused(request: Request, error: SlurmRlError) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, 422)
+        code = 429 if isinstance(error, Busy) else 413 if isinstance(error, TooMuch) else 422
+        return JSONResponse({"detail": str(error)}, code)
 
     @app.exception_handler(RequestValidationError)
     async def malformed(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -47,47 +133,71 @@ def make_app(live: Live, *, token: str | None = None, seconds: float = 0.2, conc
     @app.post("/v1/submit", response_model=SubmitAnswer, response_model_exclude_none=True)
     async def submit(job: SubmitRequest, peer: Asker) -> Any:
         """Advice for a job that is being submitted; {} in shadow mode and whenever nothing is known."""
-        peer.must_write()
         return live.advise(job.asked())
 
-    @app.post("/v1/rank")
-    async def rank(request: RankRequest, peer: Asker) -> dict[str, Any]:
-        """Orders the queue in the request, whatever the live one looks like."""
-        return await asyncio.to_thread(live.rank, request.model_dump())
+    @app.post(_RANK)
+    async def rank(request: RankRequest, peer: Asker) -> Response:
+        """Orders the queue in the request, whatever the live one looks like; in a process of its own."""
+        asked = request.model_dump()
+        ranker.admit(peer.key, asked)
+        try:
+            loop = asyncio.get_running_loop()
+            return _json(await loop.run_in_executor(ranker.pool, ranker.work, asked, *live.ranking()))
+        finally:
+            ranker.leave(peer.key)
 
     @app.get("/v1/queue")
     async def queue(
         peer: Asker,
         offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    ) -> dict[str, Any]:
-        """The pending queue in the order of the last tick, as far as the asker may see it."""
+        match: Annotated[str, Query(max_length=100)] = "",
+    ) -> Response:
+        """The pending queue in the order of the last tick, as far as the asker may see it.
+
+        `match` finds jobs by their user, name or id. `pending` counts all jobs, `matching` those that were found.
+        """
         view = _view(live)
-        own = None if peer.writer or not view.private else await peer.name()
-        count, rows = await asyncio.to_thread(view.page, offset, limit, own)
-        head = {
-            name: getattr(view, name) for name in ("time", "tick", "cluster", "policy", "model", "bound", "deferrals")
-        }
-        return head | {"mode": live.mode, "pending": count, "jobs": [asdict(j) for j in rows]}
+        own = None if peer.sees_all or not view.private else await own_jobs_of(peer)
+        return await workers.do(peer, _page, view, live.mode, offset, limit, own, match)
+
+    @app.get("/v1/pressure")
+    async def pressure(
+        peer: Asker,
+        partition: Annotated[str, Query(max_length=1000)] = "",
+        gpus: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
+        time_limit: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
+    ) -> dict[str, Any]:
+        """How long jobs like this wait: counts and waits alone, which name no job, so everyone may ask."""
+        return await workers.do(peer, measure, _view(live), partition, gpus, time_limit)
 
     @app.get("/v1/jobs/{job_id}/explain")
-    async def explain(job_id: JobId, peer: Asker) -> dict[str, Any]:
-        """Where a job stands, why, when it may start, and what would move it; for its owner and for admins."""
-        view = _view(live)
-        job = await asyncio.to_thread(view.job, job_id)
+    async def explain(job_id: Annotated[str, Path(max_length=100)], peer: Asker) -> Response:
+        """Where a pending job stands and why, or what another one used; for its owner and for admins.
+
+        A job is called as squeue calls it: JOBID, JOBID_TASK, JOBID+OFFSET or JOBID.STEP.
+        """
+        view, wanted = _view(live), parse(job_id)
+        job = await workers.do(peer, view.find, wanted.job, wanted.task, wanted.offset)
         if job is None:
-            raise HTTPException(404, f"job {job_id} was not pending at the last tick")
-        if not peer.writer and job.user != await peer.name():
-            raise HTTPException(404 if view.private else 403, f"job {job_id} is not yours")
-        standing = await asyncio.to_thread(live.standing, job_id)
-        past = await asyncio.to_thread(live.past, job.job_id, job.submit_time)
-        return {"features": [], "what_would_move_it": [], "changes": past} | explanation(view, job) | standing
+            used = await workers.do(peer, live.measured, wanted.job)
+            return _json(
+                explain_measured(used, wanted, None if peer.sees_all else await own_jobs_of(peer), view.private)
+            )
+        if not peer.sees_all and job.user != await own_jobs_of(peer):
+            raise HTTPException(404 if view.private else 403, f"job {wanted} is not yours")
+        return await workers.do(peer, _explained, live, view, job)
+
+    @app.get("/v1/measured")
+    async def measured(peer: Asker, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
+        """What running jobs have used so far, as far as the asker may see it; the idlest first."""
+        own = None if peer.sees_all else await own_jobs_of(peer)
+        return _json({"jobs": await workers.do(peer, live.measured_now, own, limit)})
 
     @app.post("/v1/reload")
     async def reload(peer: Asker) -> dict[str, Any]:
         """Reads the configuration again; a wrong one is refused and the old one stays."""
-        peer.must_write()
-        return await asyncio.to_thread(live.reload)
+        return await workers.do(peer, live.reload)
 
     @app.get("/v1/mode")
     async def mode(peer: Asker) -> dict[str, str]:
@@ -97,8 +207,7 @@ def make_app(live: Live, *, token: str | None = None, seconds: float = 0.2, conc
     @app.put("/v1/mode")
     async def change_mode(wanted: ModeRequest, peer: Asker) -> dict[str, str]:
         """Changes the mode from the next tick on; leaving enforce takes every SiteFactor back."""
-        peer.must_write()
-        await asyncio.to_thread(live.set_mode, wanted.mode, f"uid {peer.uid}" if peer.uid is not None else "tcp")
+        await workers.do(peer, live.set_mode, wanted.mode, peer.who)
         return {"mode": wanted.mode}
 
     @app.get("/healthz")
@@ -115,17 +224,32 @@ def make_app(live: Live, *, token: str | None = None, seconds: float = 0.2, conc
     @app.get("/metrics")
     async def metrics(peer: Asker) -> Response:
         """Prometheus metrics."""
-        return Response(live.metrics.text(), media_type=CONTENT_TYPE)
+        return Response(await workers.do(peer, live.metrics.text), media_type=CONTENT_TYPE)
+
+    schema: list[bytes] = []  # made once
 
     @app.get("/openapi.json", include_in_schema=False)
-    async def openapi() -> JSONResponse:
-        return JSONResponse(app.openapi())
+    async def openapi() -> Response:
+        if not schema:
+            schema.append(msgspec.json.encode(app.openapi()))
+        return Response(schema[0], media_type="application/json")
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def dashboard() -> str:
         return PAGE
 
-    return Limits(app, metrics=live.metrics, seconds=seconds, concurrent=concurrent)
+    def is_stranger(scope: MutableMapping[str, Any]) -> bool:
+        accepted = accepted_in(scope)
+        return accepted is None or gate.is_stranger(accepted.key)
+
+    return Limits(
+        app,
+        metrics=live.metrics,
+        seconds=seconds,
+        concurrent=concurrent,
+        is_stranger=is_stranger,
+        patient=frozenset({_RANK}),
+    )
 
 
 def _view(live: Live) -> QueueView:
@@ -133,6 +257,23 @@ def _view(live: Live) -> QueueView:
     if view is None:
         raise HTTPException(404, "no tick has observed the queue yet")
     return view
+
+
+def _json(content: Any) -> Response:
+    return Response(msgspec.json.encode(content), media_type="application/json")
+
+
+def _page(view: QueueView, mode: str, offset: int, limit: int, own: str | None, match: str) -> Response:
+    matching, rows = view.page(offset, limit, own, match)
+    pending = view.page(0, 0, own)[0] if match else matching
+    head = {name: getattr(view, name) for name in _HEAD}
+    return _json(head | {"mode": mode, "pending": pending, "matching": matching, "jobs": rows})
+
+
+def _explained(live: Live, view: QueueView, job: JobView) -> Response:
+    standing = live.standing(job.job_id)
+    past = live.past(job.job_id, job.submit_time)
+    return _json({"features": [], "what_would_move_it": [], "changes": past} | explanation(view, job) | standing)
 
 
 def explanation(view: QueueView, job: JobView) -> dict[str, Any]:

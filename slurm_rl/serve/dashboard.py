@@ -32,7 +32,8 @@ th, td { text-align: left; padding: .34rem .6rem; border-bottom: 1px solid var(-
 th { font-weight: 600; font-size: .8rem; color: var(--soft) }
 td.n, th.n { text-align: right } td.why { white-space: normal; min-width: 16rem; color: var(--soft) }
 tbody tr { cursor: pointer } tbody tr:hover, tbody tr:focus { background: var(--page); outline: none }
-tr.alone td { color: var(--soft) } tr.promoted td:first-child::after { content: " ↑"; color: var(--good) }
+#used tr { cursor: default } tr.alone td { color: var(--soft) }
+tr.promoted td:first-child::after { content: " ↑"; color: var(--good) }
 .up { color: var(--good) } .down { color: var(--bad) } ul { margin: .2rem 0 .6rem; padding-left: 1.2rem }
 </style></head><body><main>
 <header><h1>slurm-rl</h1><span class="badge" id="mode"></span></header>
@@ -47,14 +48,18 @@ tr.alone td { color: var(--soft) } tr.promoted td:first-child::after { content: 
 <input id="filter" type="search" placeholder="user, name or job id" aria-label="filter"></div>
 <table><thead><tr><th class="n">#</th><th class="n">job</th><th>user</th><th>name</th><th class="n">GPUs</th>
 <th class="n">waits</th><th class="n">runs for</th><th class="n">starts in</th><th class="n">SiteFactor</th>
-<th>why</th></tr></thead><tbody id="rows"></tbody></table></section></main>
+<th>why</th></tr></thead><tbody id="rows"></tbody></table><button id="more" hidden>more</button></section>
+<section class="card" id="running" hidden><h2>Running jobs, the idlest first</h2>
+<table><thead><tr><th class="n">job</th><th>user</th><th>type</th><th class="n">GPUs used</th><th class="n">mean</th>
+<th class="n">95% below</th><th class="n">memory</th><th class="n">GPU time idle</th><th class="n">energy</th></tr>
+</thead><tbody id="used"></tbody></table></section></main>
 <script>
 const $ = id => document.getElementById(id);
 const span = s => s == null ? "" : s < 90 ? Math.round(s) + " s" : s < 5400 ? Math.round(s / 60) + " min" :
   s < 172800 ? (s / 3600).toFixed(1) + " h" : (s / 86400).toFixed(1) + " d";
 const make = (tag, text, kind) => Object.assign(document.createElement(tag),
   {textContent: text ?? "", className: kind || ""});
-let said = null;
+let said = null, questions = 0, limit = 200;
 async function get(path) {
   const token = sessionStorage.getItem("token");
   const answer = await fetch(path, {headers: token ? {Authorization: "Bearer " + token} : {}});
@@ -81,11 +86,10 @@ function row(job) {
   return tr;
 }
 function draw() {
-  const wanted = $("filter").value.trim().toLowerCase();
-  const jobs = said.jobs.filter(j => !wanted || [j.user, j.name, String(j.job_id)].some(
-    text => text.toLowerCase().includes(wanted)));
-  $("rows").replaceChildren(...jobs.map(row));
-  $("shown").textContent = jobs.length < said.pending ? `Queue, ${jobs.length} of ${said.pending}` : "Queue";
+  $("rows").replaceChildren(...said.jobs.map(row));
+  const found = said.matching < said.pending ? `${said.matching} of ${said.pending} found` : `${said.pending}`;
+  $("shown").textContent = said.jobs.length < said.pending ? `Queue, ${said.jobs.length} shown, ${found}` : "Queue";
+  $("more").hidden = said.jobs.length >= said.matching;
 }
 async function explain(id) {
   const box = $("chosen");
@@ -108,9 +112,25 @@ async function explain(id) {
     if (moves.children.length) box.append(make("div", "What would move it"), moves);
   } catch (error) { box.replaceChildren(make("h2", error.message)) }
 }
+async function measured() {
+  const {jobs} = await get("/v1/measured?limit=50");
+  const percent = p => p == null ? "" : Math.round(p) + "%";
+  $("running").hidden = !jobs.length;
+  $("used").replaceChildren(...jobs.map(m => {
+    const tr = make("tr");
+    tr.append(make("td", m.job_id, "n"), make("td", m.user), make("td", m.gpu_type),
+      make("td", `${m.gpus_used} of ${m.gpus}`, "n"), make("td", percent(m.util_mean), "n"),
+      make("td", percent(m.util_p95), "n"), make("td", (m.memory_peak_mb / 1024).toFixed(1) + " GB", "n"),
+      make("td", span(60 * m.idle_gpu_minutes), "n"), make("td", (m.energy_j / 3.6e6).toFixed(2) + " kWh", "n"));
+    return tr;
+  }));
+}
 async function refresh() {
   try {
-    said = await get("/v1/queue?limit=200");
+    const asked = ++questions;
+    const content = await get(`/v1/queue?limit=${limit}&match=${encodeURIComponent($("filter").value.trim())}`);
+    if (asked < questions) return;  // a later question is under way
+    said = content;
     for (const name of ["cluster", "policy", "pending", "mode"]) $(name).textContent = said[name];
     $("bound").textContent = "±" + said.bound;
     const {jobs, made, success_rate} = said.deferrals;
@@ -121,9 +141,12 @@ async function refresh() {
     $("time").textContent = new Date(said.time * 1000).toLocaleTimeString();
     $("problem").textContent = "";
     draw();
+    await measured();
   } catch (error) { $("problem").textContent = error.message }
 }
-$("filter").oninput = () => said && draw();
+let pause;
+$("filter").oninput = () => { clearTimeout(pause); limit = 200; pause = setTimeout(refresh, 200) };
+$("more").onclick = () => { limit = Math.min(limit + 200, 1000); refresh() };
 $("ask").onsubmit = event => {
   event.preventDefault();
   sessionStorage.setItem("token", $("token").value.trim());

@@ -1,4 +1,4 @@
-"""Bounds on every request: its size, its time, and how many are under way."""
+"""Bounds on every request: its size, its time, and how many are under way; a stranger's are narrower."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from slurm_rl.obs.metrics import Metrics
 
 LARGEST = 16 * 1024
+_PATIENCE = 10  # times as long may a request of root, the plugin or an operator take, on a machine under load
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -23,13 +24,28 @@ class _TooLarge(Exception):
 
 
 class Limits:
-    """An ASGI layer: answers 413, 503 or 504 by itself, and counts what the application answers."""
+    """An ASGI layer: answers 413, 503 or 504 by itself, and counts what the application answers.
 
-    def __init__(self, app: App, *, metrics: Metrics, seconds: float, concurrent: int) -> None:
+    A stranger's connection ends with the answer, so that it is counted anew for every request. `patient` names routes
+    that keep their time themselves.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        metrics: Metrics,
+        seconds: float,
+        concurrent: int,
+        is_stranger: Callable[[MutableMapping[str, Any]], bool],
+        patient: frozenset[str] = frozenset(),
+    ) -> None:
         self.app = app
         self.metrics = metrics
         self.seconds = seconds
-        self.room = concurrent
+        self.room = {True: concurrent // 2, False: concurrent}  # by whether a stranger asks
+        self.is_stranger = is_stranger
+        self.patient = patient
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -37,36 +53,40 @@ class Limits:
             return
         began = time.perf_counter()
         status = 0
+        stranger = self.is_stranger(scope)
 
         async def counted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 if body.too_large:  # the application took our exception for a parse error
                     message["status"] = 413
+                if stranger:
+                    message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
                 status = int(message["status"])
             await send(message)
 
         body = _Body(receive)
+        seconds = None if scope["path"] in self.patient else self.seconds if stranger else _PATIENCE * self.seconds
 
         async def refuse(code: int, detail: str) -> None:
             if status == 0:
                 await _answer(counted, code, detail)
 
-        if self.room <= 0:
+        if self.room[stranger] <= 0:
             await refuse(503, "too many requests at a time")
         elif _declared(scope) > LARGEST:
             await refuse(413, f"a request has at most {LARGEST} bytes")
         else:
-            self.room -= 1
+            self.room[stranger] -= 1
             try:
-                async with asyncio.timeout(self.seconds):
+                async with asyncio.timeout(seconds):
                     await self.app(scope, body.receive, counted)
             except TimeoutError:
-                await refuse(504, f"given up after {self.seconds * 1000:.0f} ms")
+                await refuse(504, f"given up after {(seconds or 0) * 1000:.0f} ms")
             except _TooLarge:
                 await refuse(413, f"a request has at most {LARGEST} bytes")
             finally:
-                self.room += 1
+                self.room[stranger] += 1
         route = getattr(scope.get("route"), "path", "other")
         self.metrics.requests.labels(route, str(status)).inc()
         self.metrics.request_seconds.labels(route).observe(time.perf_counter() - began)
@@ -100,7 +120,6 @@ async def _answer(send: Send, code: int, detail: str) -> None:
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),
     ]
     await send({"type": "http.response.start", "status": code, "headers": headers})
     await send({"type": "http.response.body", "body": body})

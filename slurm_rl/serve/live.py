@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from slurm_rl.obs.metrics import Metrics
 from slurm_rl.obs.queue import QueueView
+from slurm_rl.telemetry.store import Measured
 
 
 class Live(Protocol):
@@ -24,7 +25,7 @@ class Live(Protocol):
         ...
 
     def ready(self) -> str:
-        """ "" when ticks succeed, else what is missing."""
+        """ "" while ticks succeed, else what is missing."""
         ...
 
     def queue(self) -> QueueView | None:
@@ -35,8 +36,8 @@ class Live(Protocol):
         """Advice for a job that is being submitted, as the plugin takes it; {} if there is none. Never blocks long."""
         ...
 
-    def rank(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Orders a queue that is described in the request; raises InputError for one that makes no sense."""
+    def ranking(self) -> tuple[str, str]:
+        """The policy that ranks queues where a request names none, and the directory that models are found in."""
         ...
 
     def standing(self, job_id: int) -> dict[str, Any]:
@@ -45,6 +46,14 @@ class Live(Protocol):
 
     def past(self, job_id: int, submit_time: int) -> list[dict[str, object]]:
         """What was written to a job, or would have been."""
+        ...
+
+    def measured(self, job_id: int) -> Measured | None:
+        """What the last run of a job used, if node agents told."""
+        ...
+
+    def measured_now(self, user: str | None, limit: int) -> list[Measured]:
+        """What running jobs have used so far; of one user, or of all (None)."""
         ...
 
     def set_mode(self, mode: str, who: str) -> None: ...

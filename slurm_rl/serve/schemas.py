@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-_NAMES = "name account user_name partition qos features prefer gpu_type array".split()
+_NAMES = (
+    "name account default_account user_name partition qos default_qos features prefer gpu_type array comment".split()
+)
 
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Seconds = Annotated[int, Field(ge=0, le=2**40)]
@@ -22,8 +24,10 @@ class SubmitRequest(BaseModel):
     user_id: Count
     user_name: Text = ""
     account: Text = ""
+    default_account: Text = ""
     partition: Text = ""
     qos: Text = ""
+    default_qos: Text = ""
     features: Text = ""
     prefer: Text = ""
     name: Text = ""
@@ -44,6 +48,7 @@ class SubmitRequest(BaseModel):
     tres_per_socket: Text = ""
     array: Text = ""
     nice: Annotated[int, Field(ge=-(2**31), le=2**31)] | None = None
+    comment: Text = ""
 
     def asked(self) -> dict[str, Any]:
         """What was told, text as the user wrote it: the plugin sends each byte beyond ASCII as \\u00XX."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,53 +15,48 @@ from slurm_rl.slurm.model import (
     Health,
     HistoryJob,
     JobUpdate,
-    PriorityFactors,
-    SlurmJob,
-    SlurmNode,
     SlurmState,
     UpdateResult,
     UpdateStatus,
 )
-from slurm_rl.slurm.release import Release, parse_release
+from slurm_rl.slurm.release import Release, Traits, parse_release
 from slurm_rl.slurm.updates import apply
 
-JobReader = Callable[[Mapping[int, PriorityFactors]], list[SlurmJob]]
-NodeReader = Callable[[], list[SlurmNode]]
 
-_STATES = "PENDING,RUNNING,SUSPENDED,COMPLETING,CONFIGURING"
+def batch_time(timeout: float, updates: int) -> float:
+    """Seconds that a batch may take."""
+    return timeout + 0.005 * updates
 
 
 class CliClient:
     """A SlurmClient on squeue, scontrol, sprio, sshare, sdiag and sacct.
 
-    `timeout` bounds each call; a batch of updates gets 5 ms per job on top.
+    `timeout` bounds each call; a batch of updates gets 5 ms per job on top. A release that is not in our table is read,
+    and written only with `force`.
     """
+
+    force = False
 
     def __init__(self, conf: Path | None = None, timeout: float = 10.0, user: str | None = None) -> None:
         self.commands = Commands(conf, timeout, user)
         self._release: Release | None = None
 
     def snapshot(self) -> SlurmState:
-        return self.assemble()
-
-    def assemble(self, read_jobs: JobReader | None = None, read_nodes: NodeReader | None = None) -> SlurmState:
-        """A snapshot through Slurm's commands, except for what the given readers bring."""
         mark = separator()
         taken, began = time.time(), time.monotonic()
         config = self.config()
         release = parse_release(config["SLURM_VERSION"])
+        traits = release.traits
         asked: dict[str, Sequence[str]] = {"partitions": ("scontrol", "-o", "-a", "show", "partition")}
-        if read_nodes is None and release.known:
+        if release.known:
             asked["nodes"] = ("scontrol", "-o", "-d", "show", "node")
-        elif read_nodes is None:
-            asked["nodes as json"] = ("scontrol", "show", "nodes", "--json")
-        if read_jobs is None and release.known:
-            # --array-unique: else squeue merges an array's separate pending records into one line.
-            wanted = text.squeue_format(mark)
-            asked["squeue"] = ("squeue", "-h", "-a", "--array-unique", "-t", _STATES, "-O", wanted)
-            if "enable" in text.setting(config, "ScronParameters"):
+            asked["squeue"] = text.squeue(traits, mark)
+            if not traits.array_unique:
+                asked["arrays"] = text.squeue_arrays(mark)
+            if not traits.cron_field and "enable" in text.setting(config, "ScronParameters"):
                 asked["cron"] = ("scontrol", "-o", "show", "job")
-        elif read_jobs is None:  # what text a later release prints is not known; JSON names its fields
+        else:  # what text a later release prints is not known; JSON names its fields
+            asked["nodes as json"] = ("scontrol", "show", "nodes", "--json")
             asked["jobs as json"] = ("squeue", "-a", "--json")
         if text.setting(config, "PriorityType") == "priority/multifactor":
             asked["sprio"] = ("sprio", "-h", "-o", text.factor_format(mark))
@@ -69,18 +64,13 @@ class CliClient:
             asked["sshare"] = ("sshare", "-h", "-P", "-a", "-o", "Account,User,FairShare")
         said = dict(zip(asked, self.commands.run_all(list(asked.values())), strict=True))
         factors = text.factors(said["sprio"], mark) if "sprio" in said else {}
-        if read_jobs is not None:
-            jobs = read_jobs(factors)
-        elif "jobs as json" in said:
-            every = jsonform.jobs(said["jobs as json"].encode(), factors)  # some releases ignore -t here
-            jobs = [j for j in every if j.pending or j.running]
-        else:
-            jobs = text.jobs(said["squeue"], mark, factors, text.cron_jobs(said.get("cron", "")))
-        if read_nodes is not None:
-            nodes = read_nodes()
-        elif "nodes" in said:
+        if release.known:
+            waiting, cron = text.arrays(said.get("arrays", ""), mark), text.cron_jobs(said.get("cron", ""))
+            jobs = text.jobs(said["squeue"], mark, factors, traits, waiting=waiting, cron=cron)
             nodes = text.nodes(said["nodes"])
         else:
+            every = jsonform.jobs(said["jobs as json"].encode(), factors, self._exclusive(traits, mark))
+            jobs = [j for j in every if j.pending or j.running]  # some releases ignore -t here
             nodes = jsonform.nodes(said["nodes as json"].encode())
         return SlurmState(
             taken=taken,
@@ -95,12 +85,26 @@ class CliClient:
             config=config,
         )
 
+    def _exclusive(self, traits: Traits, mark: str) -> frozenset[int]:
+        """Jobs that the JSON of some releases does not tell to be exclusive; none if a later one has no such field."""
+        if traits.json_exclusive:
+            return frozenset()
+        try:
+            return text.exclusive_jobs(self.commands.run(*text.squeue_exclusive(mark)), mark)
+        except SlurmError:
+            return frozenset()
+
     def config(self) -> dict[str, str]:
         """slurmctld's configuration as it runs, not as the file says."""
         config = text.config(self.commands.run("scontrol", "show", "config"))
         if "SLURM_VERSION" not in config:
             raise SlurmError("scontrol show config names no SLURM_VERSION: is this Slurm?")
-        self._release = parse_release(config["SLURM_VERSION"])
+        release = parse_release(config["SLURM_VERSION"])
+        if not release.known and release != self._release:
+            import structlog  # undo must start without it
+
+            structlog.get_logger().warning("unknown release of Slurm", why=release.not_known(), forced=self.force)
+        self._release = release
         return config
 
     def release(self) -> Release:
@@ -120,14 +124,17 @@ class CliClient:
         if not updates:
             return []
         release = self.release()
-        if not release.known:
-            raise SlurmError(
-                f"Slurm {release} is not known to this version of slurm-rl: it is only read, never written"
-            )
-        results = apply(self.commands, updates, self.commands.timeout + 0.005 * len(updates))
+        if not release.known and not self.force:
+            raise SlurmError(f"{release.not_known()} (to write all the same: --force, or write_unknown_release = true)")
+        results = self._apply(updates)
         if any(r.status is UpdateStatus.UNKNOWN for r in results):
             results = self._read_back(updates, results)
         return results
+
+    def _apply(self, updates: Sequence[JobUpdate]) -> list[UpdateResult]:
+        """How a batch is sent; the one step of an update that another client does in another way."""
+        limit = batch_time(self.commands.timeout, len(updates))
+        return apply(self.commands, updates, limit, self.release().traits)
 
     def _read_back(self, updates: Sequence[JobUpdate], results: list[UpdateResult]) -> list[UpdateResult]:
         """Settles what was under way when slurmctld went silent, if it answers again by now."""

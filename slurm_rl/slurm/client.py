@@ -1,4 +1,4 @@
-"""What a Slurm client can do; `cli` and `pyslurm` do it in two ways."""
+"""What a Slurm client can do; `cli` does it through Slurm's commands, `pyslurm` writes in a way of its own."""
 
 from __future__ import annotations
 

@@ -50,6 +50,10 @@ class Commands:
         conf = str(self.conf) if self.conf is not None else os.environ.get("SLURM_CONF")
         if conf is not None:
             kept["SLURM_CONF"] = conf
+            # A lab of another release than the installed one has its commands beside its slurm.conf.
+            beside = Path(conf).absolute().parent / "bin"
+            if (beside / "scontrol").is_file():
+                kept["PATH"] = os.pathsep.join((str(beside), kept.get("PATH", os.defpath)))
         # COLUMNS: scontrol's line editor breaks the echo of a command at the screen's width.
         fixed = {"LC_ALL": "C", "TERM": "dumb", "COLUMNS": "30000"}
         return kept | fixed | {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}

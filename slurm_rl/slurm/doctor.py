@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterator
 
 from slurm_rl.slurm.findings import Finding, Severity, Site, SocketFile
 from slurm_rl.slurm.quantities import seconds
-from slurm_rl.slurm.release import KNOWN, PREFER_FIXED, prefer_is_sound
+from slurm_rl.slurm.release import Evidence, lacks, prefer_is_sound, sound_prefer
 
 Check = Callable[[Site], Iterator[Finding]]
-
-# The first patch release of each major in which Prefer= behaves.
 
 
 def examine(site: Site) -> list[Finding]:
@@ -20,18 +18,18 @@ def examine(site: Site) -> list[Finding]:
 
 def _release(site: Site) -> Iterator[Finding]:
     if not site.release.known:
-        newest = "{}.{:02}".format(*max(KNOWN))
         yield Finding(
             "release",
             Severity.ERROR,
-            f"Slurm {site.release} is not known to this version of slurm-rl",
-            f"it was written for 22.05 to {newest}; an unknown release is only read, never written",
-            "update slurm-rl",
+            site.release.not_known(),
+            "its commands may mean something else by the same words",
+            "update slurm-rl, or try --force on a cluster that does not matter",
         )
         return
     yield Finding("release", Severity.OK, f"Slurm {site.release}")
+    yield from _evidence(site)
     if not prefer_is_sound(site.release):
-        fixed = f"{site.release.year}.{site.release.month:02}.{PREFER_FIXED[site.release.major]}"
+        fixed = sound_prefer(site.release)
         yield Finding(
             "prefer",
             Severity.INFO,
@@ -39,6 +37,35 @@ def _release(site: Site) -> Iterator[Finding]:
             "soft placement hints may be ignored or replace a user's --constraint; hard ones (Features=) work",
             f"update Slurm to {fixed} or later",
         )
+
+
+def _evidence(site: Site) -> Iterator[Finding]:
+    """How well we know the release, what it lacks, and what it could tell."""
+    traits = site.release.traits
+    if traits.evidence is not Evidence.TRIED:
+        known = f"what {traits.tried} printed" if traits.tried else "its source"
+        yield Finding(
+            "release-untried",
+            Severity.INFO,
+            f"slurm-rl knows this release by {known}, and was not run on it",
+            "docs/releases.md says what was tried on what",
+            "begin in shadow mode, and compare slurm-rl explain with squeue and sprio",
+        )
+    for lack in lacks(traits):
+        yield Finding("release-lacks", Severity.INFO, lack.what, f"instead: {lack.instead}")
+    if traits.openmetrics and "openmetrics" not in site.get("MetricsType"):
+        yield Finding(
+            "openmetrics",
+            Severity.INFO,
+            "slurmctld could export its own metrics, and does not",
+            "etc/grafana shows them beside ours",
+            "MetricsType=metrics/openmetrics",
+        )
+
+
+def too_old(error: str) -> Finding:
+    """The finding when Slurm is older than all that we know."""
+    return Finding("release", Severity.ERROR, error, "its commands lack what we read", "update Slurm")
 
 
 def _health(site: Site) -> Iterator[Finding]:

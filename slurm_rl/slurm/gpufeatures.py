@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from slurm_rl.slurm.findings import Finding, Severity, Site
 from slurm_rl.slurm.model import SlurmNode
-from slurm_rl.slurm.release import PREFER_FIXED, prefer_is_sound
+from slurm_rl.slurm.release import prefer_is_sound, sound_prefer
 
 
 def feature_names(setting: str) -> dict[str, str]:
@@ -36,8 +36,7 @@ def examine_lever(site: Site, lever: str, setting: str) -> Iterator[Finding]:
             Severity.ERROR,
             f'placement_lever is "prefer", and Slurm {site.release} does not keep Prefer= apart from a constraint',
             "nothing is steered: a user's --constraint could be lost",
-            f'placement_lever = "features", or Slurm {site.release.year}.{site.release.month:02}.'
-            f"{PREFER_FIXED[site.release.major]}",
+            f'placement_lever = "features", or Slurm {sound_prefer(site.release)}',
         )
     names = feature_names(setting)
     kinds = {kind.lower() for node in site.nodes for kind in node.gpus if kind}

@@ -8,7 +8,7 @@ openapi v0.0.36–38 (22.05) has plain numbers and null; data_parser v0.0.40 and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ import msgspec
 from slurm_rl.errors import SlurmError
 from slurm_rl.slurm.model import PriorityFactors, SlurmJob, SlurmNode
 from slurm_rl.slurm.quantities import array_tasks, expand_hosts, gpus_in_gres, present, tres
-from slurm_rl.slurm.text import requested_gpus, used
+from slurm_rl.slurm.text import NO_COMMENT, requested_gpus, used
 
 _NO_VALUE = frozenset({0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFE, 0xFFFFFFFFFFFFFFFF, 0xFFFE, 0xFFFF})
 
@@ -42,7 +42,8 @@ def words(value: Any) -> list[str]:
 
 
 def string(value: Any) -> str:
-    return present(value) if isinstance(value, str) else ""
+    """A text as it is: JSON has null where text has a word for nothing, so "None" is somebody's word."""
+    return value if isinstance(value, str) else ""
 
 
 def _decode(data: bytes, key: str) -> list[dict[str, Any]]:
@@ -59,12 +60,14 @@ def _decode(data: bytes, key: str) -> list[dict[str, Any]]:
     return found
 
 
-def jobs(data: bytes, factors: Mapping[int, PriorityFactors]) -> list[SlurmJob]:
-    """Jobs from `squeue --json`."""
-    return [_job(j, factors) for j in _decode(data, "jobs")]
+def jobs(
+    data: bytes, factors: Mapping[int, PriorityFactors], exclusive: Collection[int] = frozenset()
+) -> list[SlurmJob]:
+    """Jobs from `squeue --json`; `exclusive` are known to be so, where the release's JSON does not say it."""
+    return [_job(j, factors, exclusive) for j in _decode(data, "jobs")]
 
 
-def _job(j: Mapping[str, Any], factors: Mapping[int, PriorityFactors]) -> SlurmJob:
+def _job(j: Mapping[str, Any], factors: Mapping[int, PriorityFactors], exclusive: Collection[int]) -> SlurmJob:
     job_id = number(j.get("job_id"))
     if job_id is None:
         raise SlurmError("Slurm's JSON has a job without job_id")
@@ -84,9 +87,11 @@ def _job(j: Mapping[str, Any], factors: Mapping[int, PriorityFactors]) -> SlurmJ
         user=string(j.get("user_name")),
         account=string(j.get("account")),
         qos=string(j.get("qos")),
+        restarts=number(j.get("restart_cnt")) or 0,
+        comment=string(j.get("comment")) if j.get("comment") != NO_COMMENT else "",
         partitions=tuple(words(j.get("partition"))),
         state=states[0] if states else "",
-        reason=string(j.get("state_reason")),
+        reason=string(j.get("state_description")) or present(string(j.get("state_reason"))),
         dependency=string(j.get("dependency")),
         reservation=string(j.get("resv_name")),
         cron=any("CRON" in flag for flag in words(j.get("flags"))),
@@ -119,7 +124,7 @@ def _job(j: Mapping[str, Any], factors: Mapping[int, PriorityFactors]) -> SlurmJ
         features=string(j.get("features")),
         prefer=string(j.get("prefer")),
         required_nodes=expand_hosts(string(j.get("required_nodes"))),
-        exclusive="none" in [w.lower() for w in words(j.get("shared"))] or bool(j.get("exclusive")),
+        exclusive=job_id in exclusive or "none" in [w.lower() for w in words(j.get("shared"))],
         node_list=expand_hosts(string(j.get("nodes"))),
         priority=number(j.get("priority")) or 0,
         nice=_nice(j, factors.get(job_id)),

@@ -36,6 +36,8 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
     user: str = ""
     account: str = ""
     qos: str = ""
+    restarts: int = 0  # how often it was requeued, which gives it another submit time
+    comment: str = ""
     partitions: tuple[str, ...] = ()
     state: str = "PENDING"
     reason: str = ""

@@ -1,31 +1,39 @@
-"""The optional client: jobs and nodes, and most writes, through pyslurm's bindings instead of Slurm's commands."""
+"""The optional client: Slurm's commands for everything but plain SiteFactors, which a worker writes through pyslurm."""
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
-import os
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from slurm_rl.errors import EnvironmentMissing, SlurmError
-from slurm_rl.slurm.cli import CliClient
-from slurm_rl.slurm.model import (
-    Health,
-    HistoryJob,
-    JobUpdate,
-    PriorityFactors,
-    SlurmJob,
-    SlurmNode,
-    SlurmState,
-    UpdateResult,
-    UpdateStatus,
-)
-from slurm_rl.slurm.quantities import array_tasks, expand_hosts, gpus_in_gres, gpus_in_tres, tres
+from slurm_rl.slurm.cli import CliClient, batch_time
+from slurm_rl.slurm.model import JobUpdate, UpdateResult, UpdateStatus
+from slurm_rl.slurm.pyslurm_worker import Silence, Worker
 from slurm_rl.slurm.release import Release, parse_release
+from slurm_rl.slurm.updates import check_rights, checked
 
-_ACTIVE = frozenset({"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING"})
+# Numbers of Slurm's slurm_errno.h, alike from 22.05 to 26.05.
+_NOT_SENT = frozenset(
+    {
+        1001,  # SLURM_COMMUNICATIONS_CONNECTION_ERROR
+        1800,  # SLURMCTLD_COMMUNICATIONS_CONNECTION_ERROR
+        1805,  # SLURMCTLD_COMMUNICATIONS_HARD_DROP: too many requests, this one was not looked at
+    }
+)
+_FIRST_REFUSAL = 2000  # below: the system's own numbers and what went wrong between slurmctld and us
+_BETWEEN = range(5000, 7000)  # sockets (5004 is silence, 5005 a closed connection) and authentication
+
+
+def status_of(errno: int) -> UpdateStatus:
+    """What became of an update that failed with this number; only slurmctld's own word is a refusal."""
+    if errno in _NOT_SENT:
+        return UpdateStatus.NOT_SENT
+    if errno < _FIRST_REFUSAL or errno in _BETWEEN:
+        return UpdateStatus.UNKNOWN
+    return UpdateStatus.REFUSED
 
 
 def installed_major() -> tuple[int, int] | None:
@@ -36,8 +44,8 @@ def installed_major() -> tuple[int, int] | None:
         return None
 
 
-def load(release: Release, conf: Path | None) -> Any:
-    """Imports pyslurm after making sure that it can be: it ends the process if it finds no configuration."""
+def check_installed(release: Release) -> None:
+    """Raises EnvironmentMissing unless pyslurm is installed for the Slurm that is installed here."""
     major = installed_major()
     if major is None:
         raise EnvironmentMissing("pyslurm is not installed: pip install 'slurm-rl[pyslurm]'")
@@ -46,72 +54,6 @@ def load(release: Release, conf: Path | None) -> Any:
             f"pyslurm is for Slurm {major[0]}.{major[1]:02}, this is Slurm {release}: install pyslurm "
             f"{release.year}.{release.month}.*"
         )
-    path = str(conf) if conf is not None else os.environ.get("SLURM_CONF", "/etc/slurm/slurm.conf")
-    if not os.access(path, os.R_OK):
-        raise SlurmError(f"SLURM_CONF={path} cannot be read: name the slurm.conf of the cluster")
-    os.environ["SLURM_CONF"] = path  # the only way to tell pyslurm
-    return importlib.import_module("pyslurm")
-
-
-class PyslurmClient:
-    """A SlurmClient that uses pyslurm for jobs, nodes and SiteFactor, and Slurm's commands for everything else.
-
-    pyslurm's calls cannot be interrupted, so each is preceded by a ping that can; after that, Slurm's own
-    MessageTimeout bounds them.
-    """
-
-    def __init__(self, conf: Path | None = None, timeout: float = 10.0, module: Any = None) -> None:
-        self.cli = CliClient(conf, timeout)
-        self.pyslurm = module if module is not None else load(self.cli.release(), conf)
-
-    def snapshot(self) -> SlurmState:
-        self._ping()
-        return self.cli.assemble(self._jobs, self._nodes)
-
-    def update(self, updates: Sequence[JobUpdate]) -> list[UpdateResult]:
-        """SiteFactor alone goes through pyslurm; what it cannot express goes through scontrol, in one batch."""
-        self._ping()
-        if not self.cli.release().known:
-            return self.cli.update(updates)  # which refuses, and says why
-        through_cli = [u for u in updates if not expressible(u)]
-        results = {r.job_id: r for r in self.cli.update(through_cli)}
-        for update in updates:
-            if update.job_id not in results:
-                results[update.job_id] = self._modify(update)
-        return [results[u.job_id] for u in updates]
-
-    def history(self, start: float, end: float) -> list[HistoryJob]:
-        return self.cli.history(start, end)
-
-    def health(self) -> Health:
-        return self.cli.health()
-
-    def _ping(self) -> None:
-        health = self.cli.commands.run("scontrol", "ping")
-        if " UP" not in health:
-            raise SlurmError(f"scontrol: {health.strip().splitlines()[0]}")
-
-    def _jobs(self, factors: Mapping[int, PriorityFactors]) -> list[SlurmJob]:
-        try:
-            loaded = self.pyslurm.Jobs.load()
-        except self.pyslurm.PyslurmError as error:
-            raise SlurmError(f"pyslurm: {error}") from None
-        return [job(j, factors) for j in loaded.values() if j.state in _ACTIVE]
-
-    def _nodes(self) -> list[SlurmNode]:
-        try:
-            loaded = self.pyslurm.Nodes.load()
-        except self.pyslurm.PyslurmError as error:
-            raise SlurmError(f"pyslurm: {error}") from None
-        return [node(n) for n in loaded.values()]
-
-    def _modify(self, update: JobUpdate) -> UpdateResult:
-        try:
-            change = self.pyslurm.JobSubmitDescription(site_factor=update.site_factor)
-            self.pyslurm.Job(update.job_id).modify(change)
-        except self.pyslurm.PyslurmError as error:
-            return UpdateResult(update.job_id, UpdateStatus.REFUSED, str(error))
-        return UpdateResult(update.job_id, UpdateStatus.APPLIED)
 
 
 def expressible(update: JobUpdate) -> bool:
@@ -120,102 +62,67 @@ def expressible(update: JobUpdate) -> bool:
     return bool(update.site_factor) and not update.array_tasks and all(value is None for value in others)
 
 
-def job(j: Any, factors: Mapping[int, PriorityFactors]) -> SlurmJob:
-    """A pyslurm Job as ours."""
-    counts = _tres(j.requested_tres if j.state == "PENDING" else j.allocated_tres)
-    is_array = bool(j.array_id)
-    waiting, count, _ = array_tasks(j.array_tasks_waiting or "")
-    if j.array_task_id is not None:
-        waiting, count = str(j.array_task_id), 1
-    return SlurmJob(
-        job_id=j.id,
-        name=j.name or "",
-        user=j.user_name or "",
-        account=j.account or "",
-        qos=j.qos or "",
-        partitions=tuple((j.partition or "").split(",")),
-        state=j.state,
-        reason=j.state_reason if j.state_reason not in (None, "None") else "",
-        dependency=_dependency(j.dependencies),
-        reservation=j.reservation or "",
-        cron=bool(j.is_cronjob),
-        array_job_id=j.array_id if is_array else 0,
-        array_task_id=j.array_task_id if is_array else None,
-        array_tasks=waiting if is_array else "",
-        array_task_count=count if is_array else 1,
-        array_max_running=(j.array_tasks_parallel or 0) if is_array and j.array_task_id is None else 0,
-        het_job_id=j.heterogeneous_id or 0,
-        het_offset=j.heterogeneous_offset or 0,
-        submit_time=j.submit_time,
-        eligible_time=j.eligible_time,
-        start_time=j.start_time,
-        deadline=getattr(j, "deadline", None),
-        end_time=None if j.time_limit is None else j.end_time,
-        time_limit=None if j.time_limit is None else int(j.time_limit) * 60,
-        nodes=j.num_nodes or 1,
-        cpus=j.cpus or 1,
-        tasks=j.ntasks or 1,
-        mem_mb=counts.get("mem", 0) or j.memory or 0,
-        gpus=gpus_in_tres(counts) or _gpus(j.gres_per_node, j.num_nodes or 1),
-        tres=counts,
-        features=",".join(j.constraints or ()),
-        prefer=",".join(j.preferred_features or ()),
-        required_nodes=expand_hosts(j.required_nodes or ""),
-        exclusive=j.resource_sharing in ("NO", "EXCLUSIVE"),
-        node_list=expand_hosts(j.allocated_nodes or ""),
-        priority=j.priority or 0,
-        nice=j.nice or 0,
-        factors=factors.get(j.id),
-    )
+class PyslurmClient(CliClient):
+    """A CliClient that writes plain SiteFactors through pyslurm.
 
+    It reads through Slurm's commands: pyslurm (25.11.2) loses GPU types, dependencies and array tasks.
+    """
 
-def node(n: Any) -> SlurmNode:
-    """A pyslurm Node as ours."""
-    state, *flags = n.state.split("+")
-    return SlurmNode(
-        name=n.name,
-        state=state,
-        flags=tuple(flags),
-        cpus=n.total_cpus or 0,
-        cpus_allocated=n.allocated_cpus or 0,
-        mem_mb=n.real_memory or 0,
-        mem_mb_allocated=n.allocated_memory or 0,
-        gpus=_gpus(n.configured_gres, 1),
-        gpus_allocated=_gpus(n.allocated_gres, 1),
-        features=tuple(n.active_features or ()),
-        partitions=tuple(n.partitions or ()),
-    )
+    def __init__(self, conf: Path | None = None, timeout: float = 10.0, user: str | None = None) -> None:
+        super().__init__(conf, timeout, user)
+        check_installed(parse_release(self.commands.run("scontrol", "-V")))
+        self._lock = threading.Lock()
+        self._worker: Worker | None = None
 
+    def close(self) -> None:
+        """Ends the worker; the next update starts another."""
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
 
-def _tres(resources: Any) -> dict[str, int]:
-    """pyslurm's TrackableResources as numbers; newer ones keep Slurm's own text, which says it all."""
-    if resources is None:
-        return {}
-    if getattr(resources, "raw_str", None):
-        return tres(resources.raw_str)
-    plain = {key: getattr(resources, key, None) for key in ("cpu", "mem", "node", "billing")}
-    counts = {key: int(getattr(value, "count", value)) for key, value in plain.items() if value}
-    return counts | {f"gres/{name}": int(gres.count) for name, gres in (resources.gres or {}).items()}
+    def _apply(self, updates: Sequence[JobUpdate]) -> list[UpdateResult]:
+        lines, refused = checked(updates)
+        sendable = [u for u in updates if u.job_id in lines]
+        with self._lock:
+            sent = self._send(sendable) if sendable else {}
+        check_rights(list(sent.values()))
+        if sent and all(r.status is UpdateStatus.NOT_SENT for r in sent.values()):
+            raise SlurmError(f"pyslurm: {next(iter(sent.values())).message}")
+        return [refused.get(u.job_id) or sent[u.job_id] for u in updates]
 
+    def _send(self, updates: Sequence[JobUpdate]) -> dict[int, UpdateResult]:
+        by_command = [u for u in updates if not expressible(u)]
+        worker = self._started() if len(by_command) < len(updates) else None  # may fail: before anything is written
+        deadline = time.monotonic() + batch_time(self.commands.timeout, len(updates))
+        results = {r.job_id: r for r in super()._apply(by_command)} if by_command else {}
+        unheard = (r.message for r in results.values() if r.status in (UpdateStatus.UNKNOWN, UpdateStatus.NOT_SENT))
+        silence = next(unheard, None)
+        for update in updates:
+            if update.job_id in results or worker is None:
+                continue
+            if silence is None and time.monotonic() >= deadline:
+                silence = "the time for this batch is over: slurmctld is slow"
+            if silence is None:
+                result = self._write(worker, update, deadline)
+                if result.status not in (UpdateStatus.APPLIED, UpdateStatus.REFUSED):
+                    silence = result.message
+            else:
+                result = UpdateResult(update.job_id, UpdateStatus.NOT_SENT, silence)
+            results[update.job_id] = result
+        return results
 
-def _gpus(gres: Mapping[str, int] | None, times: int) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for name, count in (gres or {}).items():
-        for kind in gpus_in_gres(name):
-            found[kind] = found.get(kind, 0) + int(count) * times
-    # A node tracks its GPUs in total and by type; count the total only for what has no type.
-    typed = sum(n for kind, n in found.items() if kind)
-    if typed and found.get(""):
-        found[""] = max(found[""] - typed, 0)
-    return {kind: n for kind, n in found.items() if n}
+    def _started(self) -> Worker:
+        if self._worker is None or not self._worker.alive:
+            self.close()
+            self._worker = Worker(self.commands)
+        return self._worker
 
-
-def _dependency(value: Mapping[str, Any] | None) -> str:
-    """Slurm lists only what is not fulfilled yet, so all of it is."""
-    if not value:
-        return ""
-    kinds = [(kind, jobs) for kind, jobs in value.items() if isinstance(jobs, list) and jobs]
-    terms = [f"{kind}:{str(job_id).partition('(')[0]}(unfulfilled)" for kind, jobs in kinds for job_id in jobs]
-    if value.get("singleton"):
-        terms.append("singleton(unfulfilled)")
-    return ("?" if value.get("satisfy") == "any" else ",").join(terms)
+    def _write(self, worker: Worker, update: JobUpdate, deadline: float) -> UpdateResult:
+        try:
+            errno, message = worker.write(update.job_id, update.site_factor or 0, deadline)
+        except Silence as silence:
+            self.close()
+            return UpdateResult(update.job_id, UpdateStatus.UNKNOWN, str(silence))
+        if not errno:
+            return UpdateResult(update.job_id, UpdateStatus.APPLIED)
+        return UpdateResult(update.job_id, status_of(errno), message)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from slurm_rl.errors import SlurmError
@@ -23,6 +23,12 @@ def present(text: str) -> str:
     return "" if text in _ABSENT else text
 
 
+def named(text: str) -> str:
+    """A name or text that somebody chose, or "" where Slurm says that there is none; "None" is a name like others."""
+    return "" if text in ("(null)", "N/A") else text
+
+
+@lru_cache(maxsize=4096)
 def seconds(text: str) -> int | None:
     """`1-02:03:04`, `02:03:04`, `03:04` (minutes and seconds) or `5` (minutes); None if unlimited or absent."""
     if text in _ABSENT or text.upper() in ("UNLIMITED", "INFINITE", "PARTITION_LIMIT", "INVALID", "NOT_SET"):
@@ -130,14 +136,36 @@ def _numbers(ranges: str, item: str) -> Iterator[str]:
         yield from (f"{n:0{width}d}" for n in range(int(first), int(last or first) + 1))
 
 
-def array_tasks(text: str) -> tuple[str, int, int]:
-    """`4-50%3` as its tasks `4-50`, how many they are, and how many may run at once (0: any number)."""
-    tasks, _, limit = text.partition("%")
-    count = 0
-    for part in tasks.strip("[]").split(","):
+def task_numbers(text: str) -> tuple[frozenset[int], int]:
+    """`1-9:4%3` as the tasks 1, 5 and 9, and how many may run at once (0: any number)."""
+    listed, _, limit = text.partition("%")
+    numbers: set[int] = set()
+    for part in listed.strip("[]").split(","):
         span, _, step = part.partition(":")
         first, dash, last = span.partition("-")
         if not first.isdecimal():
             continue  # a truncated list ends in "..."
-        count += len(range(int(first), int(last) + 1, int(step or 1))) if dash and last.isdecimal() else 1
-    return tasks.strip("[]"), max(count, 1), int(limit) if limit.isdecimal() else 0
+        until = int(last) if dash and last.isdecimal() else int(first)
+        numbers.update(range(int(first), until + 1, int(step) if step.isdecimal() else 1))
+    return frozenset(numbers), int(limit) if limit.isdecimal() else 0
+
+
+def array_tasks(text: str) -> tuple[str, int, int]:
+    """`4-50%3` as its tasks `4-50`, how many they are, and how many may run at once.
+
+    The tasks are ranges in ascending order, without a step, because scontrol takes none.
+    """
+    numbers, limit = task_numbers(text)
+    return ranges(numbers), max(len(numbers), 1), limit
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """{1, 2, 3, 7} as `1-3,7`."""
+    parts: list[str] = []
+    begin = end = None
+    for n in [*sorted(numbers), None]:
+        if begin is not None and end is not None and (n is None or n != end + 1):
+            parts += [str(begin)] if end == begin else [f"{begin}-{end}"]
+            begin = None
+        begin, end = (n if begin is None else begin), n
+    return ",".join(parts)

@@ -1,9 +1,11 @@
-"""Reads what squeue, sprio, sshare, scontrol and sdiag print as text; the formats are the same in 22.05–26.05."""
+"""Reads what squeue, sprio, sshare, scontrol and sdiag print as text, in every release of the table."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 from slurm_rl.errors import SlurmError
 from slurm_rl.slurm.command import key_values, records
@@ -13,12 +15,17 @@ from slurm_rl.slurm.quantities import (
     expand_hosts,
     gpus_in_gres,
     gpus_in_tres,
+    named,
     present,
     seconds,
+    task_numbers,
     timestamp,
     tres,
 )
+from slurm_rl.slurm.release import Traits
 
+NO_COMMENT = "(null)"  # squeue cannot tell it from a job that has none
+STATES = "PENDING,RUNNING,SUSPENDED,COMPLETING,CONFIGURING,SPECIAL_EXIT"
 JOB_FIELDS = (
     "JobID",
     "ArrayJobID",
@@ -29,6 +36,8 @@ JOB_FIELDS = (
     "UserName",
     "Account",
     "QOS",
+    "RestartCnt",
+    "Comment",
     "Partition",
     "State",
     "Reason",
@@ -55,42 +64,119 @@ JOB_FIELDS = (
     "Nice",
     "Deadline",
 )
+_ARRAY_FIELDS = ("ArrayJobID", "ArrayTaskID")
+_EXCLUSIVE_FIELDS = ("JobID", "Exclusive")
 FACTOR_FIELDS = ("%i", "%Y", "%A", "%B", "%F", "%J", "%P", "%Q", "%S", "%T", "%N", "%f")
 _TRES_TERM = re.compile(r"=(-?[\d.]+)")
 
 
-def squeue_format(mark: str) -> str:
-    """`-O`'s argument; a suffix without a width prints the whole value, where the default cuts at 20 characters."""
-    return ",".join(f"{field}:{mark}" for field in JOB_FIELDS)
+def job_fields(traits: Traits) -> tuple[str, ...]:
+    """The fields we ask squeue for."""
+    more = (("Exclusive",) if traits.exclusive_field else ()) + (("CronJob",) if traits.cron_field else ())
+    return JOB_FIELDS + more
+
+
+def squeue(traits: Traits, mark: str) -> tuple[str, ...]:
+    """squeue with every record's own values: plain squeue merges an array's separate pending records into one line.
+
+    A suffix without a width prints the whole value, where the default cuts at 20 characters.
+    """
+    wanted = ",".join(f"{field}:{mark}" for field in job_fields(traits))
+    each = "--array-unique" if traits.array_unique else "--array"
+    return ("squeue", "-h", "-a", each, "-t", STATES, "-O", wanted)
+
+
+def squeue_exclusive(mark: str) -> tuple[str, ...]:
+    """squeue for what the JSON of some releases leaves out."""
+    return ("squeue", "-h", "-a", "-t", STATES, "-O", ",".join(f"{field}:{mark}" for field in _EXCLUSIVE_FIELDS))
+
+
+def exclusive_jobs(output: str, mark: str) -> frozenset[int]:
+    """Ids of the jobs that take whole nodes for themselves, from `squeue_exclusive`."""
+    return frozenset(int(r["JobID"]) for r in records(output, _EXCLUSIVE_FIELDS, mark) if r["Exclusive"] == "NODE")
+
+
+class Waiting(NamedTuple):
+    """What of an array waits, and how many of its tasks may run at once (0: any number)."""
+
+    tasks: frozenset[int]
+    limit: int
+
+
+def squeue_arrays(mark: str) -> tuple[str, ...]:
+    """squeue for what a line per task leaves out: the arrays' `%limit`, and the last task of a list with a step."""
+    return ("squeue", "-h", "-a", "-t", "PENDING", "-O", ",".join(f"{field}:{mark}" for field in _ARRAY_FIELDS))
+
+
+def arrays(output: str, mark: str) -> dict[int, Waiting]:
+    """What of each array waits, from `squeue_arrays`."""
+    found: dict[int, Waiting] = {}
+    for r in records(output, _ARRAY_FIELDS, mark):
+        if not present(r["ArrayTaskID"]) or r["ArrayTaskID"].isdecimal():
+            continue  # no array, or a task by itself
+        try:
+            array, (listed, limit) = int(r["ArrayJobID"]), task_numbers(r["ArrayTaskID"])
+        except ValueError as error:
+            raise SlurmError(f"squeue: array {r['ArrayJobID']!r} is unreadable: {error}") from None
+        before = found.get(array, Waiting(frozenset(), 0))
+        found[array] = Waiting(before.tasks | listed, before.limit or limit)
+    return found
 
 
 def jobs(
-    output: str, mark: str, factors: Mapping[int, PriorityFactors], cron: frozenset[int] = frozenset()
+    output: str,
+    mark: str,
+    factors: Mapping[int, PriorityFactors],
+    traits: Traits,
+    *,
+    waiting: Mapping[int, Waiting] = MappingProxyType({}),
+    cron: frozenset[int] = frozenset(),
 ) -> list[SlurmJob]:
-    """Jobs from `squeue -O`."""
-    return [_job(r, factors, cron) for r in records(output, JOB_FIELDS, mark)]
+    """Jobs from `squeue`, one per record, in the order of their first lines."""
+    rows: dict[str, dict[str, str]] = {}
+    tasks: dict[str, list[str]] = {}
+    listed: dict[str, set[str]] = {}
+    for r in records(output, job_fields(traits), mark):
+        rows.setdefault(r["JobID"], r)
+        if present(r["ArrayTaskID"]):
+            tasks.setdefault(r["JobID"], []).append(r["ArrayTaskID"])
+            listed.setdefault(r["ArrayJobID"], set()).add(r["ArrayTaskID"])
+    for array, found in waiting.items():
+        record = rows.get(str(array))  # an array's tasks that were never apart have the array's own id
+        if record is not None and record["State"] == "PENDING" and str(array) in tasks:
+            tasks[str(array)] += [t for t in map(str, sorted(found.tasks)) if t not in listed[str(array)]]
+            tasks[str(array)][-1] += f"%{found.limit}" if found.limit else ""
+    return [_job(r, ",".join(tasks.get(job_id, ())), factors, traits, cron) for job_id, r in rows.items()]
 
 
-def _job(r: Mapping[str, str], factors: Mapping[int, PriorityFactors], cron: frozenset[int]) -> SlurmJob:
+def _job(
+    r: Mapping[str, str],
+    listed: str,
+    factors: Mapping[int, PriorityFactors],
+    traits: Traits,
+    cron: frozenset[int],
+) -> SlurmJob:
     try:
         job_id = int(r["JobID"])
         nodes, tasks = _first_number(r["NumNodes"], 1), _first_number(r["NumTasks"], 1)
         counts = tres(r["tres-alloc"])
-        is_array = present(r["ArrayTaskID"]) != ""
-        waiting, count, limit = array_tasks(r["ArrayTaskID"]) if is_array else ("", 1, 0)
-        single = is_array and waiting.isdecimal()
+        is_array = bool(listed)
+        waiting, count, limit = array_tasks(listed) if is_array else ("", 1, 0)
+        single = waiting.isdecimal()
         return SlurmJob(
             job_id=job_id,
             name=r["Name"],
             user=r["UserName"],
-            account=present(r["Account"]),
-            qos=present(r["QOS"]),
+            account=named(r["Account"]),
+            qos=named(r["QOS"]),
+            restarts=_first_number(r["RestartCnt"], 0),
+            comment="" if r["Comment"] == NO_COMMENT else r["Comment"],
             partitions=tuple(r["Partition"].split(",")),
             state=r["State"],
             reason=present(r["Reason"]),
-            dependency=present(r["Dependency"]),
-            reservation=present(r["Reservation"]),
-            cron=job_id in cron,
+            dependency=named(r["Dependency"]),
+            reservation=named(r["Reservation"]),
+            cron=r["CronJob"] == "Yes" if traits.cron_field else job_id in cron,
             array_job_id=int(r["ArrayJobID"]) if is_array else 0,
             array_task_id=int(waiting) if single else None,
             array_tasks=waiting,
@@ -110,10 +196,10 @@ def _job(r: Mapping[str, str], factors: Mapping[int, PriorityFactors], cron: fro
             mem_mb=counts.get("mem", 0),
             gpus=requested_gpus(counts, r["tres-per-job"], r["tres-per-node"], r["tres-per-task"], nodes, tasks),
             tres=counts,
-            features=present(r["Feature"]),
-            prefer=present(r["Prefer"]),
+            features=named(r["Feature"]),
+            prefer=named(r["Prefer"]),
             required_nodes=expand_hosts(r["ReqNodes"]),
-            exclusive=r["OverSubscribe"] in ("NO", "EXCLUSIVE"),
+            exclusive=_exclusive(r, traits),
             node_list=expand_hosts(r["NodeList"]),
             priority=_first_number(r["PriorityLong"], 0),
             nice=int(r["Nice"]),
@@ -121,6 +207,11 @@ def _job(r: Mapping[str, str], factors: Mapping[int, PriorityFactors], cron: fro
         )
     except ValueError as error:
         raise SlurmError(f"squeue: job {r['JobID']!r} is unreadable: {error}") from None
+
+
+def _exclusive(r: Mapping[str, str], traits: Traits) -> bool:
+    """Whether a job takes whole nodes for itself."""
+    return r["Exclusive"] == "NODE" if traits.exclusive_field else r["OverSubscribe"] in ("NO", "EXCLUSIVE")
 
 
 def requested_gpus(
@@ -280,7 +371,10 @@ def weights(values: Mapping[str, str]) -> PriorityWeights:
 def fairshare(output: str) -> dict[tuple[str, str], float]:
     """(account, user) -> fairshare factor, from `sshare -P`."""
     rows = (line.strip().split("|") for line in output.splitlines())
-    return {(row[0], row[1]): float(row[2]) for row in rows if len(row) == 3 and row[1] and row[2]}
+    try:
+        return {(row[0], row[1]): float(row[2]) for row in rows if len(row) == 3 and row[1] and row[2]}
+    except ValueError as error:
+        raise SlurmError(f"sshare: unreadable fairshare: {error}") from None
 
 
 _HEALTH = {

@@ -13,13 +13,17 @@ from collections.abc import Mapping, Sequence
 from slurm_rl.errors import InputError, SlurmError
 from slurm_rl.slurm.command import PATIENCE, Commands, failed, not_installed
 from slurm_rl.slurm.model import JobUpdate, UpdateResult, UpdateStatus
+from slurm_rl.slurm.quantities import ranges, task_numbers
+from slurm_rl.slurm.release import NEWEST, TABLE, Traits
 
 # scontrol reads its commands through readline, which would act on tabs and control characters.
 _EXPRESSION = re.compile(r"[\w.&|*()\[\]:,!+-]*", re.ASCII)
 _SITE_LIMIT = 2**31 - 2**20  # Slurm stores the factor as an offset in 32 bits
-_TASK_LIST = re.compile(r"[\d,-]+")
+_TASK_LIST = re.compile(r"\d+(-\d+(:[1-9]\d*)?)?(,\d+(-\d+(:[1-9]\d*)?)?)*", re.ASCII)
 _ECHO = re.compile(r"^(?:scontrol: )?update JobId=(\d+)(?:_\S+)? ")
-_TASKS = re.compile(r"^(\d+)_\S+: (.*)$")
+_TASKS = re.compile(r"^(\d+)_\[?(\S+?)\]?: (.*)$")
+_LINE_LIMIT = 4000  # a scontrol built without readline cuts lines at 4,095 characters
+_WORD_LIMIT = 120_000  # Linux takes 128 KiB in one argument
 _FOR_JOB = re.compile(r"\bfor job (\d+)(?:_\S+)?$")
 _SILENT = ("Unable to contact slurm controller", "Socket timed out", "Connection refused", "authentication")
 _UNCLEAR = ("Unexpected message received", "Zero Bytes", "ommunication", "transmit")  # the answer itself was lost
@@ -30,8 +34,11 @@ _PROMPT = "scontrol: "
 def command_line(update: JobUpdate) -> str:
     """The scontrol command for one update; raises InputError for a value that must not reach scontrol."""
     if update.array_tasks and _TASK_LIST.fullmatch(update.array_tasks) is None:
-        raise InputError(f"job {update.job_id}: {update.array_tasks!r} is not a list of array tasks")
-    words = [f"update JobId={update.job_id}" + (f"_[{update.array_tasks}]" if update.array_tasks else "")]
+        raise InputError(f"job {update.job_id}: {update.array_tasks[:80]!r} is not a list of array tasks")
+    tasks = f"_[{ranges(task_numbers(update.array_tasks)[0])}]" if update.array_tasks else ""  # it takes no steps
+    if len(tasks) > _WORD_LIMIT:
+        raise InputError(f"job {update.job_id}: the list of its array tasks is too long for one command")
+    words = [f"update JobId={update.job_id}{tasks}"]
     if update.site_factor is not None:
         if abs(update.site_factor) > _SITE_LIMIT:
             raise InputError(f"job {update.job_id}: SiteFactor {update.site_factor} is out of Slurm's range")
@@ -50,16 +57,57 @@ def command_line(update: JobUpdate) -> str:
     return " ".join(words)
 
 
-def apply(commands: Commands, updates: Sequence[JobUpdate], timeout: float) -> list[UpdateResult]:
-    """Runs the batch; stops at the first sign that slurmctld is silent, or when the time is over."""
-    lines = {u.job_id: command_line(u) for u in updates}
-    if len(lines) != len(updates):
-        raise InputError("two updates for one job in one batch: merge them")
-    script = "".join(line + "\n" for line in lines.values())
+def checked(updates: Sequence[JobUpdate]) -> tuple[dict[int, str], dict[int, UpdateResult]]:
+    """The command lines of a batch, and a refusal for each update that must not be sent; both by job id."""
+    lines: dict[int, str] = {}
+    refused: dict[int, UpdateResult] = {}
+    for update in updates:
+        if update.job_id in lines or update.job_id in refused:
+            raise InputError(f"two updates for job {update.job_id} in one batch: merge them")
+        try:
+            lines[update.job_id] = command_line(update)
+        except InputError as error:
+            refused[update.job_id] = UpdateResult(update.job_id, UpdateStatus.REFUSED, str(error))
+    return lines, refused
+
+
+def check_rights(results: Sequence[UpdateResult]) -> None:
+    """Raises SlurmError when Slurm refused every update because of who we are."""
+    refused = [r.message for r in results if r.status is UpdateStatus.REFUSED]
+    if refused and len(refused) == len(results) and all(any(sign in m for sign in _FORBIDDEN) for m in refused):
+        raise SlurmError(
+            f"Slurm refused all {len(results)} updates ({refused[0]}): this user may not change others' jobs; "
+            "run as SlurmUser or root, or: sacctmgr modify user NAME set AdminLevel=Operator"
+        )
+
+
+def apply(
+    commands: Commands, updates: Sequence[JobUpdate], timeout: float, traits: Traits = TABLE[NEWEST]
+) -> list[UpdateResult]:
+    """Runs the batch; stops at the first sign that slurmctld is silent, or when the time is over.
+
+    An update that cannot be sent is refused by itself; the others are written.
+    """
+    lines, refused = checked(updates)
+    outcome = _Outcome({u.job_id: u for u in updates if u.job_id in lines}, lines, traits)
+    deadline = time.monotonic() + timeout
     commands.check_conf()
+    script = "".join(line + "\n" for line in lines.values() if len(line) <= _LINE_LIMIT)
+    if script:
+        _talk(commands, ["scontrol"], script, outcome, deadline)
+    for line in lines.values():
+        if len(line) > _LINE_LIMIT and not outcome.silence:
+            outcome.hear(_PROMPT + line)
+            _talk(commands, ["scontrol", *line.split()], "", outcome, deadline)
+    written = outcome.results() if lines else {}
+    return [refused.get(u.job_id) or written[u.job_id] for u in updates]
+
+
+def _talk(commands: Commands, command: list[str], script: str, outcome: _Outcome, deadline: float) -> None:
+    """Runs one scontrol, feeds it commands and tells `outcome` what it says."""
     try:
         process = subprocess.Popen(
-            ["scontrol"],
+            command,
             env=commands.env(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -71,11 +119,9 @@ def apply(commands: Commands, updates: Sequence[JobUpdate], timeout: float) -> l
         raise not_installed("scontrol") from None
     with process:
         try:
-            outcome = _Outcome(lines)
-            _converse(commands, process, script.encode(), outcome, time.monotonic() + timeout)
+            _converse(commands, process, script.encode(), outcome, deadline)
         finally:
             process.kill()
-    return outcome.results()
 
 
 def _converse(
@@ -88,7 +134,8 @@ def _converse(
     unread = b""
     last_word = time.monotonic()
     with selectors.DefaultSelector() as ready:
-        ready.register(to, selectors.EVENT_WRITE)
+        if script:
+            ready.register(to, selectors.EVENT_WRITE)
         ready.register(heard, selectors.EVENT_READ)
         while not outcome.silence:
             now = time.monotonic()
@@ -125,11 +172,14 @@ def _feed(pipe: int, script: bytes) -> bytes:
 class _Outcome:
     """What is known of each job while scontrol talks: it echoes a command, then says what went wrong with it."""
 
-    def __init__(self, commands: Mapping[int, str]) -> None:
+    def __init__(self, updates: Mapping[int, JobUpdate], commands: Mapping[int, str], traits: Traits) -> None:
+        self.updates = updates
         self.commands = commands
+        self.traits = traits
         self.echoed: set[int] = set()
         self.current: int | None = None
         self.refusals: dict[int, list[str]] = {}
+        self.refused_tasks: dict[int, set[int]] = {}
         self.partly: set[int] = set()  # arrays of which some tasks took the update
         self.unclear: dict[int, str] = {}
         self.general: list[str] = []
@@ -153,12 +203,30 @@ class _Outcome:
         about = int(named[1]) if named and int(named[1]) in self.commands else self.current
         if about is None:
             self.general.append(message)
-        elif tasks and tasks[2] == "No error":
+        elif tasks and tasks[3] == "No error":
             self.partly.add(about)
         elif any(sign in message for sign in _UNCLEAR):
             self.unclear[about] = message
         else:
             self.refusals.setdefault(about, []).append(message)
+            if tasks:
+                self._tasks_refused(about, tasks[2], message)
+
+    def _tasks_refused(self, job_id: int, listed: str, message: str) -> None:
+        """Of an array, tasks that started meanwhile cannot take an update; those still waiting did."""
+        if self.traits.lists_written_tasks:
+            return
+        if "..." in listed:
+            self.unclear[job_id] = message
+        else:
+            self.refused_tasks.setdefault(job_id, set()).update(task_numbers(listed)[0])
+
+    def _partly(self, job_id: int) -> bool:
+        """Whether some tasks of an array took an update that others refused."""
+        if job_id in self.partly:
+            return True
+        refused = self.refused_tasks.get(job_id, set())
+        return bool(refused) and bool(task_numbers(self.updates[job_id].array_tasks)[0] - refused)
 
     def finish(self, rest: str, returncode: int) -> None:
         self.hear(rest)
@@ -166,25 +234,19 @@ class _Outcome:
         if not self.echoed and returncode != 0 and not self.refusals:
             raise failed("scontrol", "\n".join(self.general) or self.silence)
 
-    def results(self) -> list[UpdateResult]:
+    def results(self) -> dict[int, UpdateResult]:
         """One result per job; raises when Slurm refused every one because of who we are, or never answered."""
         results = [self._result(job_id) for job_id in self.commands]
-        refused = [r.message for r in results if r.status is UpdateStatus.REFUSED]
-        if len(refused) == len(results) and all(any(sign in m for sign in _FORBIDDEN) for m in refused):
-            raise SlurmError(
-                f"Slurm refused all {len(results)} updates ({refused[0]}): this user may not change others' jobs; "
-                "run as SlurmUser or root, or: sacctmgr modify user NAME set AdminLevel=Operator"
-            )
+        check_rights(results)
         if self.silence and not any(r.applied or r.status is UpdateStatus.REFUSED for r in results):
             raise SlurmError(f"scontrol: {self.silence}")
-        return results
+        return {r.job_id: r for r in results}
 
     def _result(self, job_id: int) -> UpdateResult:
         if job_id in self.unclear:
             return UpdateResult(job_id, UpdateStatus.UNKNOWN, self.unclear[job_id])
         if job_id in self.refusals:
-            # Of an array, tasks that started meanwhile cannot take it; those still waiting did.
-            status = UpdateStatus.APPLIED if job_id in self.partly else UpdateStatus.REFUSED
+            status = UpdateStatus.APPLIED if self._partly(job_id) else UpdateStatus.REFUSED
             return UpdateResult(job_id, status, "; ".join(self.refusals[job_id]))
         if self.complete:
             return UpdateResult(job_id, UpdateStatus.APPLIED)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from slurm_rl.traces.trace import COLUMN_FIELDS, Labels, Note, Trace
 
-READER_VERSION = 2  # raise it whenever a reader gives another trace for the same bytes
+READER_VERSION = 3  # raise it whenever a reader gives another trace for the same bytes
 MAX_BYTES = 2 << 30
 MAX_FILES = 2000
 _MAGIC = b"slurm-rl-trace\n\x00"
@@ -117,8 +117,10 @@ def _pack(trace: Trace) -> tuple[bytes, list[npt.NDArray[np.generic]]]:
             columns[column] = {"text": add(text), "ends": add(ends)}
         else:
             columns[column] = add(values)
+    measured = {name: add(values) for name, values in trace.measured.items()}
     header: dict[str, object] = {
         "columns": columns,
+        "measured": measured,
         "notes": [asdict(n) for n in trace.notes],
         "meta": trace.meta,
         "bytes": position,
@@ -154,4 +156,6 @@ def _unpack(header: dict[str, object], body: npt.NDArray[np.uint8]) -> Trace:
         Note(n["what"], n["rows"], tuple(n["lines"]), n["dropped"])
         for n in header["notes"]  # type: ignore[attr-defined]
     )
+    kept: dict[str, dict[str, object]] = header["measured"]  # type: ignore[assignment]
+    values["measured"] = {name: array(where) for name, where in kept.items()}
     return Trace(name="", notes=notes, meta=header["meta"], **values)  # type: ignore[arg-type]

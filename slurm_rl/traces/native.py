@@ -13,7 +13,15 @@ import numpy.typing as npt
 
 from slurm_rl.traces.files import Source, write_file
 from slurm_rl.traces.table import Layout, Table, parse, whole
-from slurm_rl.traces.trace import NATIVE_COLUMNS, OPTIONAL_COLUMNS, Floats, Ints, Labels, Trace
+from slurm_rl.traces.trace import (
+    MEASURED_COLUMNS,
+    NATIVE_COLUMNS,
+    OPTIONAL_COLUMNS,
+    Floats,
+    Ints,
+    Labels,
+    Trace,
+)
 
 _REQUIRED = ("job_id", "submit_time", "run_time")
 _NUMBERS = ("submit_time", "run_time", "time_limit", "num_gpus", "num_nodes", "cpus", "mem_gb", "priority", "deadline")
@@ -34,7 +42,7 @@ def read(source: Source) -> Trace:
     """Reads a native trace; blank is unknown, rows without submit or run time are dropped and noted."""
     raw = source.raw
     names = _header(raw[: 1 << 16].decode("utf-8", errors="replace"))
-    known = {*NATIVE_COLUMNS, *OPTIONAL_COLUMNS}
+    known = {*NATIVE_COLUMNS, *OPTIONAL_COLUMNS, *MEASURED_COLUMNS}
     for name in _REQUIRED:
         if name not in names:
             raise source.error(
@@ -45,7 +53,7 @@ def read(source: Source) -> Trace:
         raise source.error(f"the header names {twice[0]!r} twice", line=1, field=twice[0])
     layout = Layout(
         names=tuple(names),
-        numbers=tuple(n for n in _NUMBERS if n in names),
+        numbers=tuple(n for n in (*_NUMBERS, *MEASURED_COLUMNS) if n in names),
         labels=tuple(n for n in _LABELS if n in names),
         ids=("job_id",),
     )
@@ -79,6 +87,7 @@ def _trace(table: Table) -> Trace:
     cpus, mem, nodes = table.checked("cpus"), table.checked("mem_gb"), table.checked("num_nodes")
     screen.drop(np.abs(nodes) > 2**31 - 1, "num_nodes is out of range")
     priority = table.checked("priority", low=-1e15)
+    measured = {n: table.checked(n) for n in MEASURED_COLUMNS if n in table.numbers}
     ids = table.ids["job_id"]
     screen.drop(np.asarray(ids == "", dtype=bool) & np.ones(table.count, dtype=bool), "job_id is blank")
     screen.note(limit == 0, "time_limit is 0: taken as unknown")
@@ -104,6 +113,7 @@ def _trace(table: Table) -> Trace:
         priority=priority,
         deadline=deadline,
         notes=notes,
+        measured=measured,
     )
     return kept(trace, screen.keep)
 
@@ -141,11 +151,13 @@ def _blocks(trace: Trace) -> Iterator[bytes]:
         )
         if known.any():
             fields[column] = field
-    yield (",".join(fields) + "\n").encode()
+    measured = [m for m in MEASURED_COLUMNS if m in trace.measured and not np.isnan(trace.measured[m]).all()]
+    yield (",".join([*fields, *measured]) + "\n").encode()
     quoted = {f: [_quoted(n) for n in v.names] for f in fields.values() if isinstance(v := getattr(trace, f), Labels)}
     for start in range(0, len(trace), _BLOCK):
         rows = slice(start, start + _BLOCK)
         texts = [_texts(getattr(trace, f), f, rows, quoted.get(f, [])) for f in fields.values()]
+        texts += [_texts(trace.measured[m], m, rows, []) for m in measured]
         yield "".join([",".join(row) + "\n" for row in zip(*texts, strict=True)]).encode()
 
 

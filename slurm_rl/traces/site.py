@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from slurm_rl.domain.cluster import KNOWN_GPUS, Cluster, NodeClass, default_watts
+from slurm_rl.domain.cluster import Cluster, SiteNode, node_classes
 from slurm_rl.traces.files import Source
 from slurm_rl.traces.jsonfile import entries_screen
 from slurm_rl.traces.slurmjobs import Records, jobs_of
@@ -57,19 +56,6 @@ class HistoryRow(Protocol):
     def gpus_allocated(self) -> Mapping[str, int]: ...
     @property
     def priority(self) -> int: ...
-
-
-class NodeRow(Protocol):
-    """What is needed of a node."""
-
-    @property
-    def cpus(self) -> int: ...
-    @property
-    def mem_mb(self) -> int: ...
-    @property
-    def gpus(self) -> Mapping[str, int]: ...
-    @property
-    def partitions(self) -> tuple[str, ...]: ...
 
 
 def history_trace(rows: Sequence[HistoryRow], site: str, partitions: Collection[str] = ()) -> Trace:
@@ -134,20 +120,9 @@ def anonymised(trace: Trace, salt: str) -> Trace:
     )
 
 
-def site_cluster(nodes: Iterable[NodeRow], name: str, partitions: Collection[str] = ()) -> tuple[Cluster, int]:
+def site_cluster(nodes: Iterable[SiteNode], name: str, partitions: Collection[str] = ()) -> tuple[Cluster, int]:
     """The nodes of these partitions as classes, and how many hold GPUs of several types (counted as their first)."""
-    shapes: Counter[tuple[str, int, int, float, str]] = Counter()
-    mixed = 0
-    for node in nodes:
-        where = [p for p in node.partitions if not partitions or p in partitions]
-        if not where:
-            continue
-        kind = next((t for t, count in sorted(node.gpus.items()) if t and count), "")
-        mixed += sum(1 for count in node.gpus.values() if count) > 1
-        shapes[kind, sum(node.gpus.values()), node.cpus, node.mem_mb / 1024, ",".join(where)] += 1
-    classes = []
-    for (kind, gpus, cpus, mem_gb, names), count in sorted(shapes.items()):
-        key = next((k for k in KNOWN_GPUS if kind.upper().startswith(k)), "")
-        speed = KNOWN_GPUS[key].speed if key else 1.0
-        classes.append(NodeClass(count, kind, gpus, cpus, mem_gb, names, speed, *default_watts(kind, gpus)))
+    found = node_classes(nodes, partitions)
+    mixed = sum(sum(1 for count in n.gpus.values() if count) > 1 for _, same in found for n in same)
+    classes = sorted((c for c, _ in found), key=lambda c: (c.gpu_type, c.gpus, c.cpus, c.mem_gb, c.partition))
     return Cluster(name, tuple(classes)), mixed

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slurm_rl.domain.arrays import Array
+from slurm_rl.kernel.arrays import Array
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT
 from slurm_rl.train.module import QueueNet
 from slurm_rl.train.rollout import Episode, padded_queues

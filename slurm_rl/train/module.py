@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slurm_rl.domain.arrays import Array
 from slurm_rl.errors import unknown_name
+from slurm_rl.kernel.arrays import Array
 from slurm_rl.policy.features import JOB_FEATURES, POOL_COUNT
 from slurm_rl.policy.network import HIDDEN, LAYOUT
 

@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slurm_rl.domain.arrays import Array
 from slurm_rl.errors import SlurmRlError
+from slurm_rl.evaluate.goals import GOALS, price
+from slurm_rl.kernel.arrays import Array
 from slurm_rl.policy.checkpoint import flatten, unflatten
 from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT
 from slurm_rl.policy.registry import parse_policy
-from slurm_rl.train.goals import GOALS, price
 from slurm_rl.train.imitate import be_heuristic, learn_run_times, lessons_of, set_scales
 from slurm_rl.train.module import QueueNet
 from slurm_rl.train.rollout import COSTS, Episode, Reference, padded_queues, play, reference_of

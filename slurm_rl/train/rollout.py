@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from slurm_rl.domain.arrays import Array
+from slurm_rl.kernel.arrays import Array
+from slurm_rl.policy.catalogue import BY_USER, LEARNED
 from slurm_rl.policy.features import JOB_COUNT
-from slurm_rl.policy.heuristics import BY_USER, LEARNED
 from slurm_rl.policy.registry import PolicySpec
 from slurm_rl.train.scenes import Scene
 from slurm_rl_sim.metrics import bounded_slowdown

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.cluster import KNOWN_GPUS, Cluster, NodeClass
+from slurm_rl.kernel.arrays import Array
 from slurm_rl.traces.generate import Workload, generate
 from slurm_rl.traces.limits import typed_limits
 from slurm_rl.traces.trace import Labels, Trace

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_rl.domain.arrays import Array
+from slurm_rl.evaluate.goals import GOALS, price
+from slurm_rl.kernel.arrays import Array
+from slurm_rl.policy.catalogue import BY_USER, LEARNED
 from slurm_rl.policy.checkpoint import unflatten
-from slurm_rl.policy.heuristics import BY_USER, LEARNED
 from slurm_rl.policy.registry import PolicySpec
-from slurm_rl.train.goals import GOALS, price
 from slurm_rl.train.rollout import Reference, figures, simulation_of
 from slurm_rl.train.scenes import Scene
 

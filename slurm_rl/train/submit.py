@@ -51,6 +51,11 @@ class Submitted:
     out: Path
     log: str
     handle: Any = field(repr=False)  # submitit's
+    label: str = ""
+
+    @property
+    def called(self) -> str:
+        return self.label or f"seed {self.seed}"
 
     @property
     def ended(self) -> bool:
@@ -61,29 +66,52 @@ class Submitted:
         return self.ended and self.handle.exception() is None
 
 
+def submit_array(
+    commands: Mapping[str, Sequence[str]], folder: Path, options: Mapping[str, str], name: str
+) -> list[Submitted]:
+    """Submits commands, by what each is called, as the tasks of one job array."""
+    folder.mkdir(parents=True, exist_ok=True)
+    manager = _executor(folder, options, name)
+    try:
+        jobs = manager.submit_array([Training(command) for command in commands.values()])
+    except submitit.core.utils.FailedJobError as error:
+        raise SlurmError(f"sbatch: {str(error).strip().splitlines()[-1]}") from None
+    return [
+        Submitted(i, str(job.job_id), folder, str(job.paths.stdout), job, label)
+        for i, (label, job) in enumerate(zip(commands, jobs, strict=True))
+    ]
+
+
+def _executor(folder: Path, options: Mapping[str, str], name: str) -> Any:
+    """submitit's executor; `options` are sbatch's own, by their long names."""
+    given = DEFAULTS | {key.replace("_", "-"): value for key, value in options.items()}
+    time_limit, cpus = given.pop("time"), given.pop("cpus-per-task")
+    try:
+        manager = submitit.SlurmExecutor(folder=folder, max_num_timeout=100)
+    except RuntimeError as error:
+        raise EnvironmentMissing(f"cannot submit a job: {error}") from None
+    manager.update_parameters(
+        job_name=given.get("job-name", name),
+        cpus_per_task=int(cpus),
+        time=int(time_limit),
+        additional_parameters={k.replace("-", "_"): v for k, v in given.items() if k != "job-name"},
+    )
+    return manager
+
+
 def submit(
     commands: Mapping[int, Sequence[str]], outs: Mapping[int, Path], options: Mapping[str, str]
 ) -> list[Submitted]:
     """Submits one job a seed; `options` are sbatch's own, by their long names."""
-    given = DEFAULTS | {key.replace("_", "-"): value for key, value in options.items()}
-    time_limit, cpus = given.pop("time"), given.pop("cpus-per-task")
     found = []
     for seed, command in commands.items():
         folder = outs[seed] / "slurm"
         folder.mkdir(parents=True, exist_ok=True)
+        manager = _executor(folder, options, f"slurm-rl-train-{seed}")
         try:
-            manager = submitit.SlurmExecutor(folder=folder, max_num_timeout=100)
-            manager.update_parameters(
-                job_name=given.get("job-name", f"slurm-rl-train-{seed}"),
-                cpus_per_task=int(cpus),
-                time=int(time_limit),
-                additional_parameters={k.replace("-", "_"): v for k, v in given.items() if k != "job-name"},
-            )
             job = manager.submit(Training(command))
         except submitit.core.utils.FailedJobError as error:
             raise SlurmError(f"sbatch: {str(error).strip().splitlines()[-1]}") from None
-        except RuntimeError as error:
-            raise EnvironmentMissing(f"cannot submit a job: {error}") from None
         found.append(Submitted(seed, str(job.job_id), outs[seed], str(job.paths.stdout), job))
     return found
 
@@ -94,7 +122,7 @@ def wait_for(jobs: Sequence[Submitted], say: Callable[[str], None], *, poll: flo
     waiting = list(jobs)
     while waiting:
         time.sleep(poll)
-        listed = commands.run("squeue", "-h", "-a", "-o", "%i", "--me").split()
+        listed = commands.run("squeue", "-h", "-a", "-r", "-o", "%i", "--me").split()  # -r: a line for each array task
         for job in list(waiting):
             if job.job in listed and not job.ended:
                 missing[job.job] = 0.0
@@ -102,7 +130,7 @@ def wait_for(jobs: Sequence[Submitted], say: Callable[[str], None], *, poll: flo
             missing[job.job] += poll
             if job.ended or missing[job.job] > _SILENCE:
                 waiting.remove(job)
-                say(f"seed {job.seed}: job {job.job} has ended, {len(waiting)} to go")
+                say(f"{job.called}: job {job.job} has ended, {len(waiting)} to go")
     return [job for job in jobs if not job.well]
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slurm_rl.domain.build import build
 from slurm_rl.domain.cluster import Cluster, NodeClass
+from slurm_rl.kernel.build import build
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.traces.read import read_trace
 from slurm_rl_sim.simulation import Simulation

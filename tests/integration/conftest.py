@@ -1,8 +1,7 @@
-"""Real Slurms for the tests: one small lab per worker with accounting, and private ones for tests that break things."""
+"""Real Slurms for the tests: one small lab per worker and release, and private ones for tests that break things."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import time
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from slurm_rl.lab import requirements
 from slurm_rl.lab.lab import Lab, up
 from slurm_rl.lab.spec import LabSpec, parse_nodes
 from slurm_rl.slurm.cli import CliClient
@@ -20,21 +18,7 @@ from slurm_rl.slurm.cli import CliClient
 LabFactory = Callable[..., Lab]
 
 
-@pytest.fixture(scope="session")
-def slurm_installed() -> None:
-    """Skips where Slurm or root is absent; fails in CI, where they must be there."""
-    problem = ""
-    if missing := requirements.missing(accounting=True):
-        problem = f"needs the packages {' '.join(missing)}"
-    elif os.geteuid() != 0:
-        problem = "needs root"
-    if problem and os.environ.get("CI") == "true":
-        pytest.fail(problem)
-    if problem:
-        pytest.skip(problem)
-
-
-def _factory() -> Iterator[LabFactory]:
+def _factory(release: str) -> Iterator[LabFactory]:
     """Starts labs in short, world-readable directories, and ends them whatever the tests did."""
     directories: list[Path] = []
 
@@ -43,7 +27,7 @@ def _factory() -> Iterator[LabFactory]:
         directory = Path(tempfile.mkdtemp(prefix="srl-lab-"))
         directory.chmod(0o755)
         directories.append(directory)
-        return up(LabSpec(directory=directory, nodes=parse_nodes(nodes), **options))
+        return up(LabSpec(directory=directory, nodes=parse_nodes(nodes), **{"slurm": release} | options))
 
     try:
         yield start
@@ -57,14 +41,14 @@ def _factory() -> Iterator[LabFactory]:
 
 
 @pytest.fixture(scope="session")
-def session_labs(slurm_installed: None) -> Iterator[LabFactory]:
-    yield from _factory()
+def session_labs(slurm_release: str) -> Iterator[LabFactory]:
+    yield from _factory(slurm_release)
 
 
 @pytest.fixture
-def start_lab(slurm_installed: None) -> Iterator[LabFactory]:
+def start_lab(slurm_release: str) -> Iterator[LabFactory]:
     """Starts private labs that end with the test: `start_lab("a100:8*2", accounting=True)`."""
-    yield from _factory()
+    yield from _factory(slurm_release)
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ local function a_job(fields)
   local stored = {
     user_id = 1000, site_factor = NO_VAL, priority = NO_VAL, nice = NO_VAL, time_limit = NO_VAL, min_nodes = NO_VAL,
     max_nodes = NO_VAL, num_tasks = NO_VAL, min_cpus = NO_VAL, cpus_per_task = 65534, sockets_per_node = 65534,
+    het_job_offset = NO_VAL, begin_time = 0, cron_job = false,
     name = "train", script = "#!/bin/sh\nSECRET-SCRIPT", environment = { TOKEN = "SECRET-ENVIRONMENT" },
   }
   for name, value in pairs(fields or {}) do stored[name] = value end

@@ -28,7 +28,7 @@ def install(directory: Path, *, service: Path, site: str | None = None, **settin
         shutil.copy(file, directory)
     values: dict[str, object] = {
         "socket": str(service),
-        "deadline_ms": 30,
+        "deadline_ms": 1000,  # of no concern to most tests, however busy the machine
         "breaker_failures": 3,
         "breaker_seconds": 30,
         "site_factor_limit": 1000000,
@@ -87,6 +87,30 @@ def drips(connection: socket.socket, _request: bytes) -> None:
     for byte in http(b'{"site_factor": 7}' + b" " * 60):
         connection.sendall(bytes([byte]))
         time.sleep(0.004)
+
+
+FACTOR = b'{"site_factor": 7}'
+FAILING: dict[str, Service] = {
+    "closes at once": answers(b""),
+    "hangs": hangs,
+    "drips": drips,
+    "not HTTP": answers(b"220 mail.example.org ESMTP\r\n\r\n" + FACTOR),
+    "HTTP/2": answers(b"HTTP/2 200\r\n\r\n" + FACTOR),
+    "an endless head": answers(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20000),
+    "cut in its head": answers(b"HTTP/1.1 200 OK\r\ncontent-le"),
+    "cut in its body": answers(http(FACTOR[:-1], length=len(FACTOR))),
+    "two lengths": answers(b"HTTP/1.1 200 OK\r\nContent-Length: 18\r\nContent-Length: 17\r\n\r\n" + FACTOR),
+    "chunked": answers(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n12\r\n" + FACTOR + b"\r\n0\r\n\r\n"),
+    "status 500": answers(http(FACTOR, "500 Internal Server Error")),
+    "status 302": answers(http(FACTOR, "302 Found")),
+    "one megabyte": answers(http(FACTOR + b" " * 1_000_000)),
+    "one megabyte, announced less": answers(http(b" " * 1_000_000, length=10**12)),
+    "deep JSON": answers(http(b'{"a":' * 10000 + b"1" + b"}" * 10000)),
+    "NaN": answers(http(b'{"site_factor": NaN}')),
+    "NUL bytes": answers(http(b"\0" * 100)),
+    "NULs before HTTP": answers(b"\0" * 100 + http(FACTOR)),
+    "random bytes": answers(bytes(range(256)) * 16),
+}
 
 
 def _read_request(connection: socket.socket) -> bytes:

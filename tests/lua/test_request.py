@@ -16,7 +16,8 @@ SHAPES = {
         """{ user_id = 7, account = "phys", partition = "gpu,cpu", qos = "high", time_limit = 90, min_nodes = 2,
              max_nodes = 4, num_tasks = 8, cpus_per_task = 6, min_cpus = 48, min_mem_per_node = 524288,
              tres_per_node = "gres:gpu:a100:4", features = "ib", prefer = "nvme", array_inx = "0-9%2",
-             name = "a", priority = 5, nice = 2147483648 - 100 }""",
+             name = "a", nice = 2147483648 - 100, default_account = "other", default_qos = "low",
+             comment = "mine, slurm-rl:off" }""",
         {
             "user_id": 7,
             "account": "phys",
@@ -36,13 +37,17 @@ SHAPES = {
             "prefer": "nvme",
             "array": "0-9%2",
             "name": "a",
-            "priority": 5,
             "nice": -100,
+            "comment": "mine, slurm-rl:off",
         },
     ),
     "infinite values are no values": (
         "{ time_limit = 4294967295, cpus_per_task = 65535, min_mem_per_cpu = 2^64 }",
         {"user_id": 1000, "name": "train"},
+    ),
+    "what Slurm will fill in": (
+        '{ default_account = "phys", default_qos = "normal", begin_time = 1000, comment = "a secret of mine" }',
+        {"user_id": 1000, "default_account": "phys", "default_qos": "normal", "name": "train"},
     ),
     "an odd name is still JSON": (
         r'{ name = "q\"\\\n\0\127\233" }',
@@ -95,6 +100,29 @@ def test_the_user_name_is_sent_only_where_the_site_wants_it(lua: str, short_dir:
     job = '{ user_name = "ada" }'
     assert "user_name" not in request_for(lua, short_dir, job)
     assert request_for(lua, short_dir, job, send_user_name=True)["user_name"] == "ada"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "priority = 0",
+        "priority = 77",
+        "het_job_offset = 0",
+        "het_job_offset = 1",
+        "cron_job = true",
+        "begin_time = os.time() + 3600",
+        'dependency = "afterok:7"',
+        'dependency = ("afterok:7,"):rep(1000)',
+        'reservation = "maintenance"',
+    ],
+)
+def test_a_job_that_ticks_leave_alone_is_not_asked_about(lua: str, short_dir: Path, fields: str) -> None:
+    directory = install(short_dir / "etc", service=short_dir / "s")
+    scenario = """load_shim() local job, stored = a_job({ %s }) local before = dump(stored)
+    print(slurm_job_submit(job, {}, 0), dump(stored) == before)"""
+    with serving(short_dir / "s", answers(http(b'{"site_factor": 777}'))) as requests:
+        assert run(lua, directory, scenario % fields) == ["0\ttrue"]
+    assert requests == []
 
 
 def test_a_job_too_large_to_describe_is_not_asked_about(lua: str, short_dir: Path) -> None:

@@ -26,7 +26,7 @@ from slurm_rl.domain.cluster import Cluster, read_cluster
 from slurm_rl.place.defer import Deferral
 from slurm_rl.place.plan import Settings
 from slurm_rl.place.problem import Weights
-from slurm_rl.place.running import holds
+from slurm_rl.place.release_times import holds
 from slurm_rl.place.speed import SpeedMatrix
 from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.trace import Labels, make_trace

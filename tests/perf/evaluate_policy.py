@@ -22,17 +22,17 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import spearmanr
 
-from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.cluster import Cluster, NodeClass, read_cluster
+from slurm_rl.evaluate.fit import FIGURES, fit
+from slurm_rl.evaluate.goals import GOALS, price
+from slurm_rl.evaluate.paired import OPPONENTS, before, compare, gap_closed, replicate, tuned_weights
+from slurm_rl.kernel.arrays import Array
 from slurm_rl.policy.checkpoint import Model, find_model, flatten, load_model, unflatten
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT
 from slurm_rl.policy.registry import PolicySpec, in_style, learned, parse_policy
 from slurm_rl.traces.generate import Workload, generate
 from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.trace import Labels, Trace
-from slurm_rl.train.evaluation import OPPONENTS, before, compare, gap_closed, replicate, tuned_weights
-from slurm_rl.train.fit import FIGURES, fit
-from slurm_rl.train.goals import GOALS, price
 from slurm_rl.train.module import PARTS, QueueNet
 from slurm_rl.train.ppo import SHORT_CAP, Settings, Trainer
 from slurm_rl.train.recipe import STYLES, first_part

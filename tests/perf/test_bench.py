@@ -17,8 +17,8 @@ from perf.inputs import CORES, COUNTS, NODES, Load, generate
 from perf.measure import Cost, Report, Row, best_of, command
 from perf.placement import a_batch, packed, packed_by_dot_product, shuffled_pods
 from perf.reference import on_counts, on_nodes
-from slurm_rl.domain.arrays import GPU, NOW
 from slurm_rl.domain.cluster import Cluster, NodeClass
+from slurm_rl.kernel.arrays import GPU, NOW
 from slurm_rl.place.greedy import place_greedily
 from slurm_rl.place.kernels import place
 from slurm_rl.place.mip import solve

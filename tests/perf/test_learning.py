@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from perf.measure import Report, Row, best_of
-from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.cluster import Cluster, NodeClass
-from slurm_rl.jit import kernel
+from slurm_rl.kernel.arrays import Array
+from slurm_rl.kernel.jit import kernel
 from slurm_rl.policy.checkpoint import find_model, load_model
 from slurm_rl.policy.order import call_score_queue
 from slurm_rl.policy.registry import learned, parse_policy
@@ -21,7 +21,6 @@ from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.trace import Trace, make_trace
 from slurm_rl.train.rollout import play, reference_of
 from slurm_rl.train.scenes import Scene
-from slurm_rl_sim.register import register
 from slurm_rl_sim.replay import find_cluster, prepare
 from slurm_rl_sim.simulation import Simulation
 
@@ -127,7 +126,6 @@ def test_playing_for_training(report: Report) -> None:
 @pytest.mark.parametrize(("trace", "windows"), [("sample", None), ("sample", 128), ("steady", 128)])
 def test_the_vector_environment(report: Report, trace: str, windows: int | None) -> None:
     """Steps a second of 64 environments with a window of 128 jobs, random picks; resets and rewards included."""
-    register()
     given: dict[str, object] = {"trace": SAMPLE}
     if trace == "steady":  # the queue comes from the trace's beginning
         given = {"trace": a_steady_queue(), "cluster": STEADY, "jobs": 512, "warm_up": 4000}

@@ -139,7 +139,7 @@ def test_preempted_work_is_conserved(workload: tuple[Cluster, list[Job]], policy
 @SETTINGS
 @given(workloads(shares=False, least=1), st.sampled_from(PLACEMENTS))
 def test_easy_never_delays_the_head(workload: tuple[Cluster, list[Job]], placement: str) -> None:
-    """The head of a pool starts no later than if all running jobs used up their limits and nobody else came.
+    """E6: the head of a pool starts no later than if all running jobs used up their limits and nobody else came.
 
     Jobs of no length are left out here: with them an instant has several passes, and a start time does not tell which.
     """

@@ -6,10 +6,12 @@ import numpy as np
 
 from reference.model import Ask, Node, View
 from reference.place import tier_best, tier_cost, tier_family
-from slurm_rl.domain.arrays import ENTRY, NODE, POOL, SHAPE
-from slurm_rl.domain.links import link
-from slurm_rl.domain.tables import World
-from slurm_rl.place.kernels import PLACERS, place
+from slurm_rl.kernel.arrays import ENTRY, NODE, POOL, SHAPE
+from slurm_rl.kernel.catalogue import find_kernel
+from slurm_rl.kernel.links import link
+from slurm_rl.kernel.tables import World
+from slurm_rl.place.catalogue import PLACEMENTS
+from slurm_rl.place.kernels import place
 
 
 def compiled_placement(nodes: list[Node], view: View, ask: Ask, placer: str) -> list[tuple[int, int]] | None:
@@ -37,8 +39,11 @@ def compiled_placement(nodes: list[Node], view: View, ask: Ask, placer: str) -> 
         total=np.array([[[sum(view.cpu), sum(view.mem), sum(view.gpus)]]], dtype=np.int64),
         spot=np.zeros(ask.units + 1, dtype=ENTRY),
     )
-    world["placer"] = PLACERS[placer]
-    link(world, "place_tier")
+    row = PLACEMENTS[placer]
+    for name, value in row.settings.items():
+        world[name] = value
+    for name, where in row.kernels.items():
+        link(world, name, find_kernel(where))
     entries = place(world.record[0], 0, 0)
     spot = world["spot"][:entries]
     return list(zip(spot["node"].tolist(), spot["units"].tolist(), strict=True)) or None

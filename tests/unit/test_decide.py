@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from slurm_rl.decide import Guardrails, decide
-from slurm_rl.domain.build import build
 from slurm_rl.domain.cluster import Cluster, NodeClass
+from slurm_rl.kernel.build import build
 from slurm_rl.place.defer import Deferral
 from slurm_rl.place.plan import Planner, Settings
-from slurm_rl.policy.heuristics import BY_USER, LEARNED
+from slurm_rl.policy.catalogue import BY_USER, LEARNED
 from slurm_rl.policy.network import LENGTH
 from slurm_rl.policy.registry import PolicySpec, parse_policy
 from slurm_rl.traces.trace import Trace, make_trace

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from slurm_rl.cli import main
+from slurm_rl.controller.undo import undo
 from slurm_rl.errors import SlurmError
 from slurm_rl.lab.lab import Lab
-from slurm_rl.slurm import jsonform
+from slurm_rl.obs.journal import Journal
+from slurm_rl.slurm import jsonform, text
 from slurm_rl.slurm.cli import CliClient
 from slurm_rl.slurm.client import SlurmClient
+from slurm_rl.slurm.command import separator
 from slurm_rl.slurm.connect import connect
 from slurm_rl.slurm.model import JobUpdate, SlurmJob, UpdateStatus
+from slurm_rl.slurm.release import TABLE
 
 from ..conftest import crowding
 from .conftest import Submit, sbatch, separate_jobs, wait_until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.releases]
 
 
 def jobs_by_name(client: CliClient) -> dict[str, SlurmJob]:
@@ -84,18 +90,59 @@ def test_a_snapshot_equals_what_was_submitted(client: CliClient, submit: Submit,
 
 
 def test_text_and_json_of_slurm_agree(client: CliClient, submit: Submit) -> None:
+    """Field by field, over jobs that read differently in the one and in the other."""
     submit("--job-name=fill", "--nodes=2", "--gpus-per-node=a100:8")
     submit("--job-name=array", "--array=1-20%3", "--gpus=a100:8")
+    submit("--job-name=stepped", "--array=1-400:3%7", "--gpus=a100:8")
     submit("--job-name=held", "--hold", "--gpus=2", "--constraint=t4|a100")
+    submit("--job-name=None", "--hold", "--comment=None")
+    submit("--job-name=N/A", "--hold", "--exclusive", "--deadline=now+2days")
+    submit("--job-name=(null) 'ä' | \n", "--hold", "--exclusive=user")
+    submit("--job-name=shares", "--hold", "--oversubscribe", "--ntasks=3", "--gpus-per-task=t4:1")
     wait_until(lambda: jobs_by_name(client)["fill"].running, "the first job runs")
     for _ in range(5):  # Slurm may change a job between the two answers
+        mark = separator()
+        traits = client.release().traits
+        whole = text.squeue_exclusive(mark)
+        exclusive = () if traits.json_exclusive else text.exclusive_jobs(client.commands.run(*whole), mark)
         as_text = {j.job_id: msgspec.structs.replace(j, factors=None) for j in client.snapshot().jobs}
         said = client.commands.run("squeue", "-a", "--json")
-        as_json = {j.job_id: j for j in jsonform.jobs(said.encode(), {}) if j.pending or j.running}
+        as_json = {j.job_id: j for j in jsonform.jobs(said.encode(), {}, exclusive) if j.pending or j.running}
         if as_json == as_text:
             break
     assert as_json == as_text
-    assert len(as_text) == 3
+    assert len(as_text) == 8
+    assert {j.name for j in as_text.values() if j.exclusive} == {"N/A"}
+    assert {"None", "N/A", "(null) 'ä' | \n"} <= {j.name for j in as_text.values()}
+
+
+@pytest.mark.releases("24.11", "26.05")
+def test_a_release_that_is_not_in_the_table_is_read_and_written_only_by_force(
+    client: CliClient, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit("--job-name=fill", "--nodes=2", "--gpus-per-node=a100:8")
+    wait_until(lambda: jobs_by_name(client)["fill"].running, "the first job runs")
+    waiting = submit("--job-name=array", "--array=1-20:3%3", "--gpus=a100:8")
+    wait_until(lambda: jobs_by_name(client)["array"].factors is not None, "sprio shows the array")
+    before = client.snapshot()
+    monkeypatch.delitem(TABLE, before.release.major)
+    later = CliClient(client.commands.conf)
+    read = later.snapshot()
+    assert not read.release.known
+    told = ("name", "user", "state", "gpus", "nodes", "cpus", "time_limit", "array_tasks", "array_max_running")
+    assert {j.job_id: [getattr(j, k) for k in told] for j in read.jobs} == {
+        j.job_id: [getattr(j, k) for k in told] for j in before.jobs
+    }
+    assert [(n.name, n.gpus, n.gpus_allocated) for n in read.nodes] == [
+        (n.name, n.gpus, n.gpus_allocated) for n in before.nodes
+    ]
+    update = JobUpdate.of(next(j for j in read.jobs if j.job_id == waiting), site_factor=12)
+    with pytest.raises(SlurmError, match=r"is not known.*only read, never written.*--force"):
+        later.update([update])
+    assert client.site_factors()[waiting] == 0
+    later.force = True
+    assert [r.applied for r in later.update([update])] == [True]
+    assert client.site_factors()[waiting] == 12
 
 
 def test_nodes_show_their_gpus_in_use_by_type(client: CliClient, submit: Submit) -> None:
@@ -200,6 +247,79 @@ def test_updating_an_array_record_touches_neither_running_nor_separate_tasks(cli
     assert after["0"].features == ""
 
 
+def test_arrays_with_steps_are_written_whole_and_undone(client: CliClient, submit: Submit, tmp_path: Path) -> None:
+    """scontrol takes no steps, and may cut long lines; one bad update must not stop the others."""
+    submit("--nodes=2", "--gpus-per-node=a100:8", "--job-name=fill")
+    wait_until(lambda: jobs_by_name(client)["fill"].running, "the first job runs")
+    submit("--job-name=steps", "--array=1-400:3%7", "--gpus=a100:8")
+    submit("--job-name=evens", "--array=0-5998:2", "--gpus=a100:8")
+    submit("--job-name=held", "--array=1-9:4", "--hold")
+
+    def shown() -> bool:  # sprio tells a factor once Slurm has looked at the job
+        found = jobs_by_name(client)
+        return all(found[name].site_factor is not None for name in ("steps", "evens"))
+
+    wait_until(shown, "sprio shows both arrays")
+    jobs = {name: job for name, job in jobs_by_name(client).items() if name != "fill"}
+    assert {name: job.array_task_count for name, job in jobs.items()} == {"steps": 134, "evens": 3000, "held": 3}
+    bad = JobUpdate(job_id=4_000_000, array_tasks="1-", site_factor=3)
+    results = client.update([bad, *(JobUpdate.of(job, site_factor=55) for job in jobs.values())])
+    assert [r.status for r in results] == [UpdateStatus.REFUSED] + [UpdateStatus.APPLIED] * 3
+    after = jobs_by_name(client)
+    assert {name: after[name].array_task_count for name in jobs} == {"steps": 134, "evens": 3000, "held": 3}
+    assert (after["steps"].site_factor, after["evens"].site_factor) == (55, 55)
+    with closing(Journal(tmp_path / "journal")) as journal:
+        undone = undo(client, journal, everything=True)
+    assert undone.left == ()
+    after = jobs_by_name(client)
+    assert (after["steps"].site_factor, after["evens"].site_factor) == (0, 0)
+
+
+def test_an_array_of_which_a_task_runs_takes_an_update_of_the_others(client: CliClient, submit: Submit) -> None:
+    """As when a task starts between the snapshot and the update; releases report it in different words."""
+    array = submit("--array=0-20", "--nodes=2", "--gpus-per-node=a100:8")
+    wait_until(lambda: any(j.running for j in client.snapshot().jobs), "the first task runs")
+    result, refused = client.update(
+        [
+            JobUpdate(job_id=array, array_tasks="0-20", site_factor=31, features="a100"),
+            JobUpdate(job_id=4_000_000, array_tasks="0-20", site_factor=31),
+        ]
+    )
+    assert (result.status, refused.status) == (UpdateStatus.APPLIED, UpdateStatus.REFUSED)
+    assert "no longer pending" in result.message
+    (waiting,) = [j for j in client.snapshot().jobs if j.pending]
+    assert (waiting.array_tasks, waiting.site_factor, waiting.features) == ("1-20", 31, "a100")
+
+
+def test_a_hidden_factor_shows_in_the_priority(client: CliClient, submit: Submit) -> None:
+    """sprio hides dependent and deferred jobs; each update recalculates their priority by its difference."""
+    first = submit("--hold")
+    ids = [submit(f"--dependency=afterok:{first}"), submit("--begin=now+1hour")]
+    seen = []
+    for factor in (0, 123, -45, 0):
+        assert all(r.applied for r in client.update([JobUpdate(job_id=i, site_factor=factor) for i in ids]))
+        jobs = {j.job_id: j for j in client.snapshot().jobs}
+        assert [jobs[i].site_factor for i in ids] == [None, None]
+        seen.append([jobs[i].priority for i in ids])
+    base = seen[0]
+    assert [[now - before for now, before in zip(row, base, strict=True)] for row in seen] == [
+        [0, 0],
+        [123, 123],
+        [-45, -45],
+        [0, 0],
+    ]
+
+
+def test_a_huge_comment_does_not_reach_a_snapshot(client: CliClient, submit: Submit, slurm: Lab) -> None:
+    """Slurm bounds what users write at 1,024 bytes; an administrator's comment it does not."""
+    job_id = submit("--hold")
+    with pytest.raises(SlurmError, match="too long"):
+        slurm.run("sbatch", "--comment=" + "c" * 2000, "--wrap=true")
+    slurm.run("scontrol", "update", f"JobId={job_id}", "AdminComment=" + "c" * 120_000)
+    assert len(client.commands.run(*text.squeue(client.release().traits, separator()))) < 4000
+    assert [j.job_id for j in client.snapshot().jobs] == [job_id]
+
+
 def test_refusals_are_reported_job_by_job(client: CliClient, submit: Submit) -> None:
     submit("--nodes=2", "--gpus-per-node=a100:8")
     good = submit("--nodes=2", "--gpus-per-node=a100:8")
@@ -259,3 +379,19 @@ def test_the_doctor_finds_the_lab_healthy(slurm: Lab, tmp_path: Path, capsys: py
 def test_the_default_client_here_is_the_command_line(slurm: Lab) -> None:
     chosen: SlurmClient = connect(slurm.slurm_conf)
     assert isinstance(chosen, CliClient)
+
+
+@pytest.mark.releases("24.11", "26.05")  # Debian 12 has no scrontab
+def test_jobs_of_scrontab_are_told_from_others(start_lab: Callable[..., Lab]) -> None:
+    """They refuse updates; squeue has a field for them from 25.05 on, before that scontrol alone tells."""
+    lab = start_lab("a100:8*1", run_nodes=False)
+    lab.slurm_conf.write_text("ScronParameters=enable\n" + lab.slurm_conf.read_text())
+    lab.run("scontrol", "reconfigure")
+    lab.run("scrontab", "-", stdin="0 3 * * * /bin/true\n")
+    plain = sbatch(lab, "--hold")
+    client = CliClient(lab.slurm_conf)
+    jobs = {j.job_id: j.cron for j in client.snapshot().jobs}
+    assert sorted(jobs.values()) == [False, True]
+    assert not jobs[plain]
+    as_json = jsonform.jobs(client.commands.run("squeue", "-a", "--json").encode(), {})
+    assert {j.job_id: j.cron for j in as_json} == jobs

@@ -72,12 +72,15 @@ def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str
     return value
 
 
-def test_up_status_and_down_leave_nothing_behind(slurm_installed: None, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.releases
+def test_up_status_and_down_leave_nothing_behind(slurm_release: str, capsys: pytest.CaptureFixture[str]) -> None:
     directory = Path(f"/tmp/srl-lab-{os.getpid()}-{random.randrange(10**6)}")
     began = time.time()
     where = ("--dir", str(directory))
     try:
-        started = run_command(capsys, "up", "--nodes", "a100:8*2,t4:4*1", "--accounting", *where)
+        started = run_command(
+            capsys, "up", "--nodes", "a100:8*2,t4:4*1", "--accounting", "--slurm", slurm_release, *where
+        )
         assert started.get("status") == "up", started
         assert started["node_names"] == ["a100-1", "a100-2", "t4-1"]
         refused = run_command(capsys, "up", *where)
@@ -111,6 +114,7 @@ def test_up_status_and_down_leave_nothing_behind(slurm_installed: None, capsys: 
     assert not directory.exists()
 
 
+@pytest.mark.releases
 def test_down_ends_a_crashed_lab_with_its_jobs_and_spares_bystanders(start_lab: StartLab) -> None:
     lab = start_lab("a100:8*1,t4:4*1")
     sleep = f"{random.randrange(10**5, 10**6)}.75"
@@ -143,9 +147,10 @@ def test_a_lab_can_be_started_again_in_its_directory(start_lab: StartLab, capsys
     assert CliClient(attach(lab.directory).slurm_conf).snapshot().jobs == ()
 
 
-def test_a_lab_that_cannot_start_says_why_and_leaves_no_process(slurm_installed: None) -> None:
+@pytest.mark.releases
+def test_a_lab_that_cannot_start_says_why_and_leaves_no_process(slurm_release: str) -> None:
     directory = Path(f"/tmp/srl-bad-{os.getpid()}")
-    spec = LabSpec(directory, parse_nodes("a100:2*1"), extra_conf=("SelectType=select/nonsense",))
+    spec = LabSpec(directory, parse_nodes("a100:2*1"), slurm=slurm_release, extra_conf=("SelectType=select/nonsense",))
     try:
         with pytest.raises(SlurmError, match=r"slurmctld ended while starting.*nonsense"):
             up(spec)
@@ -155,6 +160,7 @@ def test_a_lab_that_cannot_start_says_why_and_leaves_no_process(slurm_installed:
         shutil.rmtree(directory)
 
 
+@pytest.mark.releases
 def test_twenty_nodes_with_accounting_are_up_in_twenty_seconds(start_lab: StartLab) -> None:
     began = time.monotonic()
     lab = start_lab("a100:8*4,v100:8*4,t4:4*8,cpu:0*4:cpus=32:mem=64", accounting=True)
@@ -167,6 +173,7 @@ def test_twenty_nodes_with_accounting_are_up_in_twenty_seconds(start_lab: StartL
     assert all(n.usable for n in nodes.values())
 
 
+@pytest.mark.releases
 def test_jobs_see_their_gpus(start_lab: StartLab) -> None:
     lab = start_lab("a100:8*1")
     output = lab.directory / "gpus"

@@ -59,6 +59,7 @@ def updates_seen(lab: Lab) -> int:
     return int(found[1]) if found else 0
 
 
+@pytest.mark.releases
 def test_five_hundred_jobs_end_up_in_the_policys_order(lab: Lab, tmp_path: Path) -> None:
     submit_mixed(lab, 500)
     c = a_controller(lab, tmp_path / "j")
@@ -321,3 +322,22 @@ def test_five_thousand_factors_are_taken_back_within_a_minute(lab: Lab, tmp_path
     print(f"{done.returned} factors back in {seconds:.1f} s")
     assert done.left == ()
     assert seconds < 60
+
+
+def test_the_default_policy_comes_to_rest_on_a_queue_in_which_nothing_happens(lab: Lab, tmp_path: Path) -> None:
+    submit_mixed(lab, 470)
+    c = a_controller(lab, tmp_path / "j", policy="rl:default", updates_per_tick=200, state_dir=str(tmp_path))
+    wanted, taus = [], []
+    for _ in range(9):
+        wanted.append(c.cycle().wanted)
+        jobs = waiting(lab)
+        assert c.observed is not None
+        view, plan = c.observed
+        decided = [view.jobs[j].job_id for j in plan.order]
+        assert {j.job_id for j in jobs} == set(decided)
+        taus.append(kendall(by_slurm(jobs), decided))
+        time.sleep(2)
+    print(f"wanted {wanted}, Kendall tau {[round(t, 4) for t in taus]}")
+    assert max(wanted[5:]) < 0.05 * 470
+    assert min(taus[5:]) >= 0.99
+    assert undo(CliClient(lab.slurm_conf), c.journal).complete

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import socket
 import tempfile
 import threading
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from unit.live.fake_slurm import FakeSlurm, a_job, a_running_job
+from unit.live.test_measured import a_record
 
 from slurm_rl.config import Config
 from slurm_rl.controller.cycle import Controller
@@ -19,6 +22,7 @@ from slurm_rl.controller.live import ControllerLive, warm_up
 from slurm_rl.obs.journal import Journal
 from slurm_rl.report.chromium import Page, chromium, find_chromium
 from slurm_rl.serve.run import server
+from slurm_rl.telemetry.measured import MeasuredJobs
 
 pytestmark = pytest.mark.browser
 
@@ -46,8 +50,12 @@ def address() -> Iterator[str]:
         token = directory / "token"
         token.write_text(TOKEN)
         token.chmod(0o600)
+        (directory / "gpus").mkdir()
+        now = {"node": "n1", "jobs": [a_record(901, "ann", gpus_used=2, idle_gpu_minutes=90.0)], "watts": {}}
+        (directory / "gpus" / "n1.now.json").write_text(json.dumps(now))
         config = Config(
             mode="enforce",
+            telemetry_dir=str(directory / "gpus"),
             socket=str(directory / "s"),
             state_dir=name,
             tcp=f"127.0.0.1:{port}",
@@ -56,6 +64,7 @@ def address() -> Iterator[str]:
         )
         controller = Controller(config, slurm, Journal(config.journal), clock=lambda: slurm.now)
         live = ControllerLive(controller, Journal(config.journal, durable=False))
+        live.measurements = MeasuredJobs(config, live.metrics.registry)
         warm_up(live)
         controller.cycle()
         runner, sockets = server(config, live)
@@ -66,6 +75,7 @@ def address() -> Iterator[str]:
         yield f"http://127.0.0.1:{port}/"
         runner.should_exit = True
         thread.join()
+        live.measurements.close()
         for listener in sockets:
             listener.close()
 
@@ -115,6 +125,12 @@ def test_it_asks_for_the_token_and_then_shows_the_queue(page: Page, tmp_path: Pa
     assert page.evaluate("$('problem').textContent") == ""
 
 
+def test_running_jobs_show_what_they_use(page: Page) -> None:
+    until(page, "document.querySelectorAll('#used tr').length === 1")
+    cells = page.evaluate("[...document.querySelector('#used tr').cells].map(c => c.textContent)")
+    assert cells == ["901", "ann", "a100", "2 of 8", "11%", "44%", "4.0 GB", "1.5 h", "1.00 kWh"]
+
+
 def test_a_row_explains_itself(page: Page) -> None:
     page.evaluate("document.querySelectorAll('#rows tr')[20].click()")
     until(page, "!!document.querySelector('#chosen li')")
@@ -124,9 +140,11 @@ def test_a_row_explains_itself(page: Page) -> None:
 
 def test_the_queue_can_be_filtered(page: Page) -> None:
     page.evaluate("$('filter').value = 'ANN'; $('filter').oninput()")
-    users = page.evaluate("[...document.querySelectorAll('#rows tr')].map(r => r.cells[2].textContent)")
-    assert set(users) == {"ann"}
+    users = "[...document.querySelectorAll('#rows tr')].map(r => r.cells[2].textContent)"
+    until(page, f"[...new Set({users})].join() === 'ann'")
+    assert re.fullmatch(r"Queue, (\d+) shown, \1 of 42 found", page.evaluate("$('shown').textContent"))
     page.evaluate("$('filter').value = ''; $('filter').oninput()")
+    until(page, "document.querySelectorAll('#rows tr').length === 42")
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False)])

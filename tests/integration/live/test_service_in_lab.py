@@ -20,7 +20,7 @@ from slurm_rl.slurm.cli import CliClient
 from ..conftest import LabFactory
 from .on_lab import until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.releases]
 
 
 def sbatch(lab: Lab, minutes: int) -> int:

@@ -22,6 +22,7 @@ def train(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dict
     return int(ended.value.code or 0), json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.releases("installed")  # its jobs run this Python, which is not in a root
 def test_seeds_are_trained_as_jobs_and_the_best_is_chosen(
     slurm: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

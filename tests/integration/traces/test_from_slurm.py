@@ -13,7 +13,7 @@ from slurm_rl.domain.cluster import read_cluster
 from slurm_rl.lab.lab import Lab
 from slurm_rl.traces.read import read_trace
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.releases]
 
 FIELDS = ("job_id", "run_time", "time_limit", "num_gpus", "num_nodes", "cpus", "mem_gb")
 

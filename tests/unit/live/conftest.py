@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,28 @@ import pytest
 
 from slurm_rl.config import Config
 from slurm_rl.controller.cycle import Controller
+from slurm_rl.controller.live import ControllerLive, warm_up
 from slurm_rl.obs.journal import Journal
 
-from .fake_slurm import FakeSlurm
+from .fake_slurm import FakeSlurm, a_job, a_running_job
 
 MakeController = Callable[..., Controller]
+
+
+@pytest.fixture(autouse=True)
+def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Closes every journal a test opened; Python 3.13 warns of those that are not."""
+    opened: list[Journal] = []
+    init = Journal.__init__
+
+    def remembered(self: Journal, *args: Any, **options: Any) -> None:
+        init(self, *args, **options)
+        opened.append(self)
+
+    monkeypatch.setattr(Journal, "__init__", remembered)
+    yield
+    for journal in opened:
+        journal.close()
 
 
 @pytest.fixture
@@ -32,3 +50,17 @@ def controller(journal: Journal) -> MakeController:
         return Controller(config, slurm, journal, policy=policy, clock=lambda: slurm.now, holder=holder)
 
     return make
+
+
+@pytest.fixture
+def slurm() -> FakeSlurm:
+    jobs = [a_job(i, limit=1000 * i, user="root") for i in range(1, 6)]
+    return FakeSlurm(*jobs, a_running_job(901, "n1"), a_running_job(902, "n2"), SlurmUser=f"me({os.getuid()})")
+
+
+@pytest.fixture
+def live(slurm: FakeSlurm, controller: MakeController, journal: Journal) -> ControllerLive:
+    made = ControllerLive(controller(slurm), journal)
+    warm_up(made)
+    made.controller.cycle()
+    return made

@@ -74,14 +74,13 @@ def test_a_token_others_can_read_is_refused(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("x" * 32)
     token.chmod(0o644)
-    config = Config(token_file=str(token))
     with pytest.raises(InputError, match="others may read it"):
-        read_token(config)
+        read_token(token)
     token.chmod(0o600)
-    assert read_token(config) == "x" * 32
+    assert read_token(token) == "x" * 32
     token.write_text("short")
     with pytest.raises(InputError, match="fewer than 32"):
-        read_token(config)
+        read_token(token)
 
 
 def test_show_conf_prints_one_json_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

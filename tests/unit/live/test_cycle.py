@@ -6,6 +6,7 @@ import math
 import random
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -16,9 +17,9 @@ from slurm_rl.controller.assign import _inversions
 from slurm_rl.controller.observe import own_priority
 from slurm_rl.controller.policy import LivePolicy, load_policy
 from slurm_rl.controller.undo import undo
-from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.snapshot import Snapshot
 from slurm_rl.errors import SlurmError
+from slurm_rl.kernel.arrays import Array
 from slurm_rl.obs.journal import Journal, JournalError, LostLease
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.slurm.model import Health, JobUpdate, PriorityFactors, SlurmPartition
@@ -244,7 +245,8 @@ def test_a_learned_policys_scores_rule(controller: MakeController, journal: Jour
     slurm = a_queue()
     controller(slurm, policy=given([3, 1, 4, 1.5, 9, 2])).cycle()
     assert slurm.order() == [5, 3, 1, 6, 4, 2]
-    assert sqlite3.connect(journal.path).execute("SELECT policy, model FROM tick").fetchone() == ("rl:test", "abc")
+    with closing(sqlite3.connect(journal.path)) as db:
+        assert db.execute("SELECT policy, model FROM tick").fetchone() == ("rl:test", "abc")
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 7.0])
@@ -490,3 +492,68 @@ def test_an_empty_queue_is_no_trouble(controller: MakeController) -> None:
 def test_slurms_own_priority_is_known_to_the_last_point(priority: int, site: int, own: int) -> None:
     factors = PriorityFactors(priority, 0, 0, 0, 13, 500, 0, site, 0, 0, 0.0)
     assert own_priority(factors) == own
+
+
+@pytest.mark.parametrize(
+    ("change", "settings", "why"),
+    [
+        ({"het_job_id": 3}, {}, "heterogeneous"),
+        ({"reservation": "maintenance"}, {}, "reservation"),
+        ({"qos": "high"}, {"leave_alone_qos": ("high",)}, "QOS high"),
+        ({"account": "phys"}, {"leave_alone_accounts": ("phys",)}, "account phys"),
+        ({"user": "bob"}, {"leave_alone_users": ("bob",)}, "user bob"),
+        ({"comment": "slurm-rl:off"}, {"users_may_opt_out": True}, "comment"),
+    ],
+)
+def test_a_job_that_is_exempt_loses_the_factor_it_had_from_us(
+    controller: MakeController, journal: Journal, change: dict[str, object], settings: dict[str, object], why: str
+) -> None:
+    slurm = a_queue()
+    controller(slurm, holder="a").cycle()
+    assert slurm.site_factors()[6]
+    slurm.jobs[6] = msgspec.structs.replace(slurm.jobs[6], **change)
+    slurm.jobs[50] = a_job(50, site=77, **change)  # an operator's: not ours to take away
+    c = controller(slurm, holder="a", **settings)
+    c.cycle()
+    assert (slurm.site_factors()[6], slurm.site_factors()[50]) == (0, 77)
+    assert c.view is not None
+    row = c.view.job(6)
+    assert row is not None
+    assert why in row.why
+    slurm.written.clear()
+    c.cycle()
+    assert slurm.written == [], "and once is enough"
+
+
+def test_a_users_word_counts_only_where_the_site_allows_it(controller: MakeController) -> None:
+    slurm = a_queue()
+    slurm.jobs[6] = msgspec.structs.replace(slurm.jobs[6], comment="slurm-rl:off")
+    controller(slurm).cycle()
+    assert slurm.order() == [6, 5, 4, 3, 2, 1]
+
+
+def test_a_reserved_job_that_was_advised_at_submission_loses_its_factor(
+    controller: MakeController, journal: Journal
+) -> None:
+    slurm = a_queue()
+    slurm.jobs[7] = a_job(7, user="root", site=321, waited=2, reservation="mine")
+    journal.advise(NOW - 2.2, 0, 321)
+    controller(slurm).cycle()
+    assert slurm.site_factors()[7] == 0
+
+
+def test_a_priority_set_by_hand_is_left_alone_and_told(controller: MakeController, journal: Journal) -> None:
+    slurm = a_queue()
+    c = controller(slurm)
+    c.cycle()
+    hand = PriorityFactors(9000, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
+    slurm.jobs[3] = msgspec.structs.replace(slurm.jobs[3], priority=9000, factors=hand)
+    slurm.written.clear()
+    for _ in range(3):
+        tick = c.cycle()
+        assert (tick.drifted, slurm.written) == (0, [])
+    assert c.view is not None
+    row = c.view.job(3)
+    assert row is not None
+    assert (row.rank, row.why) == (-1, "its priority was set by hand (scontrol update Priority=…)")
+    assert undo(slurm, journal, clock=lambda: NOW).acknowledged == 1, "it keeps our factor, unseen, until it is undone"

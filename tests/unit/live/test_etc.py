@@ -40,7 +40,11 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
         pytest.skip("needs systemd-analyze")
     unit = tmp_path / "slurm-rl.service"
     # The programs need not be installed where this runs.
-    unit.write_text(re.sub(r"/usr/bin/(slurm-rl|curl)", "/bin/true", (ETC / "systemd/slurm-rl.service").read_text()))
+    unit.write_text(
+        re.sub(
+            r"(/opt/slurm-rl/bin/slurm-rl|/usr/bin/curl)", "/bin/true", (ETC / "systemd/slurm-rl.service").read_text()
+        )
+    )
     command = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(unit)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     ours = [row for row in done.stderr.splitlines() if "slurm-rl.service" in row]

@@ -150,7 +150,7 @@ def test_the_wish_keeps_the_users_constraint_and_needs_a_sound_release(tmp_path:
     slurm = MixedSlurm(a_job(1, gpus=4, features="ssd"))
     a_controller(slurm, tmp_path, placement_lever="prefer").cycle()
     assert slurm.jobs[1].prefer == "", "22.05.8 would drop the constraint"
-    slurm.release = Release(23, 11, 0)
+    slurm.release = Release(25, 5, 0)
     a_controller(slurm, tmp_path / "b", placement_lever="prefer").cycle()
     assert (slurm.jobs[1].prefer, slurm.jobs[1].features) == ("(ssd)&a100", "ssd")
 

@@ -45,8 +45,8 @@ def a_problem(seed: int, *, shares: bool = False) -> tuple[Problem, list[State]]
             share,
             wanted,
         )
-        patience = rng.choice([None, None, None, run])
-        jobs.append(Job(ask, (run / rng.choice([1.0, 2.0]), run / rng.choice([0.5, 1.0])), patience))
+        rng.choice([1, 2, 3, 4])  # keeps the cases that these seeds have always drawn
+        jobs.append(Job(ask, (run / rng.choice([1.0, 2.0]), run / rng.choice([0.5, 1.0]))))
     if rng.random() < 0.4:
         jobs.append(jobs[0])
     weights = Weights(blocked=rng.choice([0.0, 5.0]), node=rng.choice([0.0, 3.0]))
@@ -158,7 +158,7 @@ def every_placement(problem: Problem, nodes: list[State], must: Mapping[int, obj
     options: list[list[tuple[tuple[int, int], ...] | None]] = []
     for rank, job in enumerate(problem.jobs):
         mine: list[tuple[tuple[int, int], ...] | None] = list(ways(problem, nodes, job))
-        options.append(mine if rank in must and job.patience is None else [*mine, None])
+        options.append(mine if rank in must else [*mine, None])
     for choice in itertools.product(*options):
         wide = [n for spots in choice if spots and len(spots) > 1 for n, _ in spots]
         if len(set(wide)) == len(wide):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slurm_rl.domain.arrays import NOW, Record
-from slurm_rl.domain.build import build
 from slurm_rl.domain.cluster import Cluster, NodeClass
-from slurm_rl.jit import kernel
+from slurm_rl.kernel.arrays import NOW, Record
+from slurm_rl.kernel.build import build
+from slurm_rl.kernel.jit import kernel
+from slurm_rl.place.by_gpu_type import blocked
 from slurm_rl.place.plan import Planner, Settings, _Map
 from slurm_rl.place.problem import Problem, Weights
-from slurm_rl.place.typed import blocked
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.traces.trace import Trace, make_trace
 from slurm_rl_sim.simulation import Simulation

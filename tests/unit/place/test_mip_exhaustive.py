@@ -123,10 +123,7 @@ def test_relabelling_nodes_and_types_changes_nothing(seed: int) -> None:
     problem, nodes = a_problem(seed)
     back = len(problem.kinds) - 1
     kinds = [NodeKind(1 - k.gpu_type, k.gpus) for k in reversed(problem.kinds)]
-    jobs = [
-        Job(j.ask._replace(kinds=frozenset(back - k for k in j.ask.kinds)), j.seconds[::-1], j.patience)
-        for j in problem.jobs
-    ]
+    jobs = [Job(j.ask._replace(kinds=frozenset(back - k for k in j.ask.kinds)), j.seconds[::-1]) for j in problem.jobs]
     count: dict[State, int] = {}
     for state in reversed(nodes):
         moved = state._replace(kind=back - state.kind)
@@ -134,14 +131,6 @@ def test_relabelling_nodes_and_types_changes_nothing(seed: int) -> None:
     mix = [(part, a._replace(kinds=frozenset(back - k for k in a.kinds))) for part, a in problem.mix]
     other = Problem(jobs, kinds, count, weights=problem.weights, mix=mix)
     assert solve(other, gap=0.0).cost == pytest.approx(solve(problem, gap=0.0).cost, abs=1e-5)
-
-
-def test_a_job_waits_if_what_it_could_have_now_costs_more_than_its_patience() -> None:
-    slow = {State(0, 4, 0, 0): 1}
-    for patience, starts in ((500.0, False), (1500.0, True)):
-        problem = Problem([Job(an_ask(1), (1000.0,), patience)], [NodeKind(0, 4)], slow, weights=Weights(0, 0))
-        assert (0 in solve(problem).where) is starts
-        assert (0 in place_greedily(problem)) is starts
 
 
 def contested(jobs: int = 12) -> Problem:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.cluster import Cluster, NodeClass
+from slurm_rl.kernel.arrays import Array
 from slurm_rl.place.prices import drain_prices
 from slurm_rl.place.speed import SpeedMatrix
 from slurm_rl.traces.trace import make_trace

@@ -6,12 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from slurm_rl.domain.cluster import published_speed
 from slurm_rl.errors import InputError
-from slurm_rl.place.speed import Ran, SpeedMatrix, learn_speeds, parse_speeds, published, read_speeds
+from slurm_rl.place.speed import Ran, SpeedMatrix, learn_speeds, parse_speeds, read_speeds
 
 
 def test_published_figures_go_by_the_longest_name_that_fits() -> None:
-    assert (published("a100"), published("A10"), published("V100M32"), published("G9")) == (2.0, 0.9, 1.0, 1.0)
+    assert (published_speed("a100"), published_speed("A10"), published_speed("V100M32"), published_speed("G9")) == (
+        2.0,
+        0.9,
+        1.0,
+        1.0,
+    )
 
 
 def test_what_is_configured_goes_before_what_is_published() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slurm_rl.domain.build import build
 from slurm_rl.domain.cluster import read_cluster
+from slurm_rl.kernel.build import build
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.traces.limits import with_time_limits
 from slurm_rl.traces.read import read_trace

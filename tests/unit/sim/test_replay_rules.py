@@ -107,6 +107,7 @@ def test_pools_do_not_block_each_other_but_overlapping_partitions_are_one_pool()
 
 
 def test_easy_counts_nodes_not_sums() -> None:
+    """E2."""
     # At 10 two CPUs are free, one on each node; the head wants two on one node: its shadow time is 20, not 10.
     cluster = a_cluster(2, cpus=2)
     jobs = [a_job(0, 10), a_job(0, 20), a_job(0, 20), a_job(0, 10), a_job(1, 5, cpus=2, nodes=1)]
@@ -118,6 +119,7 @@ def test_easy_counts_nodes_not_sums() -> None:
 
 
 def test_easy_plans_the_reservation_anew_at_each_pass() -> None:
+    """E4."""
     # The head is reserved for 100; when the running job ends at 10 instead, it starts at 10.
     jobs = [a_job(0, 10, limit=100, cpus=4), a_job(1, 5, cpus=4), a_job(2, 200)]
     assert starts(FOUR, jobs, "fcfs", "easy") == [0, 10, 15]
@@ -127,6 +129,7 @@ def test_easy_plans_the_reservation_anew_at_each_pass() -> None:
 
 
 def test_conservative_books_arrivals_behind_all_bookings() -> None:
+    """C1, C3."""
     # Job 2 is booked for 10–20, job 3 for 20–30. Job 4 fits beside nobody before 30; under easy it would pass job 3.
     jobs = [a_job(0, 10, cpus=3), a_job(1, 10, cpus=4), a_job(2, 10, cpus=3), a_job(3, 12, cpus=1)]
     assert starts(FOUR, jobs, "fcfs", "conservative") == [0, 10, 20, 20]
@@ -135,6 +138,7 @@ def test_conservative_books_arrivals_behind_all_bookings() -> None:
 
 
 def test_conservative_moves_bookings_forward_in_order_after_a_release() -> None:
+    """C2."""
     # Job 1 ends at 5 instead of 10: job 2 moves from 10 to 5, and job 3 behind it from 20 to 15.
     jobs = [a_job(0, 5, limit=10, cpus=4), a_job(1, 10, cpus=4), a_job(2, 10, cpus=4)]
     assert starts(FOUR, jobs, "fcfs", "conservative") == [0, 5, 15]
@@ -144,6 +148,7 @@ def test_conservative_moves_bookings_forward_in_order_after_a_release() -> None:
 
 
 def test_slurm_starts_heads_at_once_and_backfills_every_30_seconds() -> None:
+    """S1, S2."""
     # Job 2 waits for job 1 until 100 and blocks the main pass; job 3 is backfilled by the cycle at 30. Its end at 70
     # calls for another cycle, at 90. Job 4 would end at 121, after the reservation, which is rounded up to 120.
     jobs = [a_job(0, 100, cpus=3), a_job(1, 10, cpus=4), a_job(2, 40), a_job(3, 31)]
@@ -151,12 +156,14 @@ def test_slurm_starts_heads_at_once_and_backfills_every_30_seconds() -> None:
 
 
 def test_slurm_may_delay_a_reservation_within_its_resolution() -> None:
+    """S5."""
     # As above, but job 4 ends at 120, which the cycle takes for the end of job 1: job 2 waits 20 s longer.
     jobs = [a_job(0, 100, cpus=3), a_job(1, 10, cpus=4), a_job(2, 40), a_job(3, 30)]
     assert starts(FOUR, jobs, "fcfs", "slurm") == [0, 120, 30, 90]
 
 
 def test_slurm_makes_no_reservation_beyond_a_day() -> None:
+    """S4."""
     # Job 2 could only start in two days: it is not reserved, and job 3 may take the free CPU for a week.
     day = 86400
     jobs = [a_job(0, 2 * day, cpus=3), a_job(1, 10, cpus=4), a_job(2, 7 * day)]
@@ -212,6 +219,7 @@ def test_easy_sees_when_shared_gpus_become_whole() -> None:
 
 
 def test_a_head_that_waits_for_a_failed_node_holds_nobody_up_under_easy() -> None:
+    """E5."""
     cluster = a_cluster(2, cpus=1)
     jobs = [a_job(1, 10, cpus=2), a_job(2, 1000)]
     events = [Event(1, 1, False), Event(50, 1, True)]
@@ -236,3 +244,68 @@ def test_preemption_takes_the_lowest_first_and_of_equals_the_last_to_start() -> 
 def test_equal_rank_does_not_preempt() -> None:
     first, second = a_job(0, 100, priority=1.0), a_job(30, 10, priority=1.0)
     assert starts(ONE, [first, second], "static-priority", preempt=True) == [0, 100]
+
+
+# --- clauses that the ones above leave ------------------------------------------------------------------------------
+
+
+def test_without_backfill_a_job_that_does_not_fit_holds_up_all_behind_it() -> None:
+    """N1."""
+    jobs = [a_job(0, 10, cpus=3), a_job(1, 10, cpus=2), a_job(2, 10, cpus=1)]
+    assert starts(a_cluster(1, cpus=4), jobs, "fcfs", "none") == [0, 10, 10]
+
+
+def test_firstfit_lets_narrow_jobs_starve_a_wide_one() -> None:
+    """N2."""
+    jobs = [a_job(0, 10, cpus=3), a_job(1, 10, cpus=4), *(a_job(2 + i, 10, cpus=1) for i in range(0, 20, 9))]
+    assert starts(a_cluster(1, cpus=4), jobs, "fcfs", "firstfit") == [0, 30, 2, 11, 20]
+
+
+def test_easy_starts_what_ends_by_the_shadow_time_or_fits_beside_the_head() -> None:
+    """E1, E3: the head needs 3 of 4 CPUs at 10; one CPU is extra, the other free one only until then."""
+    first, head = a_job(0, 10, cpus=2), a_job(1, 10, cpus=3)
+    too_long, short, narrow = a_job(2, 9, cpus=2), a_job(2, 8, cpus=1), a_job(2, 50, cpus=1)
+    found = starts(a_cluster(1, cpus=4), [first, head, too_long, short, narrow], "fcfs", "easy")
+    assert found == [0, 10, 20, 2, 2]
+
+
+def test_bookings_are_void_when_a_node_goes_down_and_made_anew_when_it_returns() -> None:
+    """C4: the wide job is booked for 10; its second node is away until 30."""
+    jobs = [a_job(0, 10, cpus=2), a_job(1, 10, cpus=4)]
+    events = [Event(5, 1, False), Event(30, 1, True)]
+    assert starts(a_cluster(2, cpus=2), jobs, "fcfs", "conservative", events=events) == [0, 30]
+
+
+def test_a_cycle_of_slurm_looks_at_the_first_five_hundred_jobs() -> None:
+    """S3: job 502 of the queue would fit, and is not looked at until one before it has started."""
+    running, wide = a_job(0, 100, cpus=3), [a_job(1, 10, cpus=4) for _ in range(500)]
+    narrow = a_job(2, 10, cpus=1)
+    assert starts(a_cluster(1, cpus=4), [running, *wide[:-1], narrow], "fcfs", "slurm")[-1] == 30
+    assert starts(a_cluster(1, cpus=4), [running, *wide, narrow], "fcfs", "slurm")[-1] > 100
+
+
+@pytest.mark.parametrize(
+    ("placement", "nodes"), [("first-fit", ((0, 2), (1, 1))), ("best-fit", ((2, 3),)), ("spread", ((1, 3),))]
+)
+def test_where_a_job_of_three_cpus_goes(placement: str, nodes: tuple[tuple[int, int], ...]) -> None:
+    """P1, P2: two, four and three CPUs are free."""
+    cluster = a_cluster(NodeClass(1, cpus=2), NodeClass(1, cpus=4), NodeClass(1, cpus=3))
+    job = a_job(0, 10, cpus=3)
+    assert replay(cluster, [job], "fcfs", "easy", placement)[job.id].nodes == nodes
+
+
+def test_round_robin_goes_on_behind_the_last_start() -> None:
+    """P3."""
+    jobs = [a_job(i, 100) for i in range(4)]
+    found = replay(a_cluster(3, cpus=2), jobs, "fcfs", "easy", "round-robin")
+    assert [found[j.id].nodes for j in jobs] == [((0, 1),), ((1, 1),), ((2, 1),), ((0, 1),)]
+
+
+@pytest.mark.parametrize("placement", ["greedy", "mip"])
+def test_by_type_a_job_goes_where_it_is_fastest_and_never_on_two_types(placement: str) -> None:
+    """P5, P6: the slow node has more free, the fast one is used first; together they are never."""
+    cluster = a_cluster(NodeClass(1, "A", 4, cpus=16, speed=1.0), NodeClass(1, "B", 2, cpus=16, speed=2.0))
+    jobs = [a_job(0, 100, gpus=2), a_job(1, 100, gpus=3), a_job(2, 100, gpus=2)]
+    found = replay(cluster, jobs, "fcfs", "easy", placement)
+    assert [found[j.id].nodes for j in jobs] == [((1, 2),), ((0, 3),), ((1, 2),)]
+    assert [found[j.id].start for j in jobs] == [0, 1, 50]

@@ -1,4 +1,4 @@
-"""The tier placer finds the best placement of its family: held to exhaustive search on small clusters."""
+"""P4: the tier placer finds the best placement of its family: held to exhaustive search on small clusters."""
 
 from __future__ import annotations
 

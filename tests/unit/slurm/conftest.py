@@ -7,15 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-FIXTURES = Path(__file__).parent / "fixtures"
-MARK = "\x1fmarkx"  # the separator the text fixtures were recorded with
+from recordings import FIXTURES, MARK, Recording
 
 
 @pytest.fixture(scope="session")
 def recorded() -> Callable[[str], str]:
     """Reads a recorded answer, such as 22.05/squeue.txt."""
     return lambda name: (FIXTURES / name).read_text()
+
+
+@pytest.fixture(scope="session", params=["22.05", "24.11", "26.05"])
+def recording(request: pytest.FixtureRequest) -> Recording:
+    """Each release that was recorded."""
+    return Recording(request.param)
 
 
 @pytest.fixture

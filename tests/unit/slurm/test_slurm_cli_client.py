@@ -48,7 +48,7 @@ def test_a_snapshot_holds_everything(site: Fake) -> None:
     state = CliClient().snapshot()
     assert str(state.release) == "22.05.8"
     assert state.cluster == "lab"
-    assert (len(state.jobs), len(state.nodes), len(state.partitions)) == (11, 6, 1)
+    assert (len(state.jobs), len(state.nodes), len(state.partitions)) == (30, 6, 1)
     assert state.weights.total == 3500
     assert next(j for j in state.jobs if j.name == "waiting").site_factor == -25
     assert ("root", "root") in state.fairshare
@@ -60,9 +60,21 @@ def test_an_unknown_release_is_read_as_json_and_never_written(site: Fake, monkey
     client = CliClient()
     site("squeue", f'case "$*" in *--json*) cat {FIXTURES}/22.05/squeue.json ;; *) exit 1 ;; esac')
     state = client.snapshot()
-    assert (len(state.jobs), [n.name for n in state.nodes]) == (11, ["gpu01", "gpu02"])
+    assert (len(state.jobs), [n.name for n in state.nodes]) == (30, ["gpu01", "gpu02"])
     with pytest.raises(SlurmError, match=r"31\.05\.0 is not known.*never written"):
         client.update([JobUpdate(job_id=1, site_factor=1)])
+
+
+def test_an_unknown_release_is_written_if_that_is_forced(site: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELEASE", "31.05.0")
+    client = connect(force=True)
+    assert [r.applied for r in client.update([JobUpdate(job_id=1, site_factor=1)])] == [True]
+
+
+def test_a_release_that_is_too_old_is_refused(site: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELEASE", "21.08.5")
+    with pytest.raises(SlurmError, match=r"21\.08\.5 is too old: slurm-rl needs 22\.05"):
+        CliClient().snapshot()
 
 
 def test_an_empty_batch_asks_nobody() -> None:

@@ -51,7 +51,7 @@ def found(site: Site, code: str) -> Finding:
 
 
 def test_a_healthy_site_has_nothing_to_change(healthy: Site) -> None:
-    assert worst(examine(healthy)) is OK
+    assert {f.code for f in examine(healthy) if f.severity is not OK} == {"release-lacks"}
 
 
 def test_every_finding_above_ok_says_why(healthy: Site) -> None:
@@ -149,12 +149,40 @@ def test_default_memory_set_by_every_partition_will_do(healthy: Site) -> None:
 def test_an_unknown_release_is_an_error(healthy: Site) -> None:
     finding = found(replace(healthy, release=Release(31, 5)), "release")
     assert finding.severity is ERROR
-    assert "never written" in finding.why
+    assert "never written" in finding.what
+
+
+@pytest.mark.parametrize(
+    ("running", "untried", "missing"),
+    [
+        (Release(22, 5, 8), "", ["SiteFactor", "scrontab", "metrics"]),
+        (Release(23, 11, 4), "its source", ["SiteFactor", "by record", "scrontab", "metrics"]),
+        (Release(25, 11, 7), "what 25.11.7 printed", ["SiteFactor", "by record"]),
+        (Release(26, 5, 5), "", ["SiteFactor", "by record", "JSON"]),
+    ],
+)
+def test_what_a_release_lacks_is_told_with_what_we_do(
+    healthy: Site, running: Release, untried: str, missing: list[str]
+) -> None:
+    findings = examine(replace(healthy, release=running))
+    told = [f for f in findings if f.code == "release-lacks"]
+    assert len(told) == len(missing)
+    assert all(word in f.what and f.why.startswith("instead: ") for word, f in zip(missing, told, strict=True))
+    assert [f.what.partition(" by ")[2].partition(",")[0] for f in findings if f.code == "release-untried"] == (
+        [untried] if untried else []
+    )
+
+
+def test_metrics_that_slurmctld_could_export_are_named(healthy: Site) -> None:
+    newest = replace(healthy, release=Release(26, 5, 5))
+    assert found(newest, "openmetrics").remedy == "MetricsType=metrics/openmetrics"
+    exporting = replace(newest, config={**newest.config, "MetricsType": "metrics/openmetrics"})
+    assert all(f.code != "openmetrics" for f in examine(exporting))
 
 
 def test_prefer_before_its_fix(healthy: Site) -> None:
     assert found(replace(healthy, release=Release(22, 5, 8)), "prefer").remedy == "update Slurm to 22.05.9 or later"
-    assert all(f.code != "prefer" for f in examine(replace(healthy, release=Release(24, 5, 0))))
+    assert all(f.code != "prefer" for f in examine(replace(healthy, release=Release(25, 5, 0))))
 
 
 @pytest.mark.parametrize(
@@ -225,7 +253,7 @@ def test_rights(healthy: Site, user: str, level: str, severity: Severity) -> Non
 
 def test_private_data_and_rate_limits_matter_to_ordinary_users_only(healthy: Site) -> None:
     site = with_config(healthy, PrivateData="jobs,cloud", SlurmctldParameters="rl_enable,rl_bucket_size=50")
-    assert worst(examine(site)) is OK
+    assert worst(examine(site)).exit_code == 0
     ada = replace(site, user="ada", admin_level="None")
     assert found(ada, "private-data").severity is ERROR
     assert found(replace(site, user="ada", admin_level="Operator"), "rate-limit").severity is WARNING

@@ -6,30 +6,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import pytest
 
 from slurm_rl.errors import SlurmError
-from slurm_rl.slurm import jsonform, text
+from slurm_rl.slurm import jsonform
 
 Recorded = Callable[[str], str]
-
-
-def test_v38_says_the_same_as_the_text_of_the_same_moment(recorded: Recorded, mark: str) -> None:
-    factors = text.factors(recorded("22.05/sprio.txt"), mark)
-    from_text = {j.job_id: msgspec.structs.asdict(j) for j in text.jobs(recorded("22.05/squeue.txt"), mark, factors)}
-    from_json = {j.job_id: msgspec.structs.asdict(j) for j in _jobs(recorded("22.05/squeue.json"), factors)}
-    assert len(from_text) == 11
-    assert from_json == from_text
-
-
-def test_v38_nodes_say_the_same_as_the_text_of_the_same_moment(recorded: Recorded) -> None:
-    from_text = text.nodes(recorded("22.05/nodes.txt"))
-    from_json = jsonform.nodes(recorded("22.05/sinfo.json").encode())
-    assert [(n.name, n.cpus, n.cpus_allocated, n.mem_mb, n.gpus, n.gpus_allocated, n.features) for n in from_json] == [
-        (n.name, n.cpus, n.cpus_allocated, n.mem_mb, n.gpus, n.gpus_allocated, n.features) for n in from_text
-    ]
-    assert {n.state for n in from_json} <= {"IDLE", "MIXED", "ALLOCATED"}
 
 
 def test_data_parser_running_job(recorded: Recorded) -> None:

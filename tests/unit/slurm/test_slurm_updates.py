@@ -12,6 +12,7 @@ from slurm_rl.errors import EnvironmentMissing, InputError, SlurmError
 from slurm_rl.slurm import updates
 from slurm_rl.slurm.command import Commands
 from slurm_rl.slurm.model import JobUpdate, SlurmJob, UpdateResult, UpdateStatus
+from slurm_rl.slurm.release import TABLE
 
 Fake = Callable[[str, str], Path]
 APPLIED, REFUSED, UNKNOWN, NOT_SENT = (
@@ -52,6 +53,7 @@ def test_an_array_record_is_addressed_by_its_waiting_tasks() -> None:
         JobUpdate(job_id=1, site_factor=2**31),
         JobUpdate(job_id=1, start_at=-5),
         JobUpdate(job_id=1, array_tasks="1 Priority=9", site_factor=1),
+        JobUpdate(job_id=1, array_tasks="0-100000:2", site_factor=1),  # longer than an argument may be
     ],
 )
 def test_a_value_that_must_not_reach_scontrol_is_refused(update: JobUpdate) -> None:
@@ -60,7 +62,7 @@ def test_a_value_that_must_not_reach_scontrol_is_refused(update: JobUpdate) -> N
 
 
 def test_two_updates_for_one_job_are_refused(fake: Fake) -> None:
-    with pytest.raises(InputError, match="one job"):
+    with pytest.raises(InputError, match="two updates for job 1"):
         updates.apply(Commands(), [JobUpdate(job_id=1, site_factor=1), JobUpdate(job_id=1, site_factor=2)], 1)
 
 
@@ -95,6 +97,53 @@ def test_an_array_whose_waiting_tasks_took_it_is_applied(fake: Fake) -> None:
 def test_an_array_of_which_no_task_took_it_is_refused(fake: Fake) -> None:
     results = answered(fake, {2: "echo '2_1-20: Invalid feature specification' >&2"})
     assert [r.status for r in results] == [APPLIED, REFUSED, APPLIED]
+
+
+@pytest.mark.parametrize(
+    ("said", "major", "status"),
+    [
+        ("2_0: Job is no longer pending execution", (24, 11), APPLIED),
+        ("2_[0,3-4]: Job is no longer pending execution", (26, 5), APPLIED),
+        ("2_[0-9]: Invalid feature specification", (26, 5), REFUSED),
+        ("2_0,1,2...: Job is no longer pending execution", (24, 11), UNKNOWN),
+        ("2_0,1,2...: Invalid feature specification", (22, 5), REFUSED),
+    ],
+)
+def test_which_tasks_refused_tells_whether_the_others_took_it(
+    fake: Fake, said: str, major: tuple[int, int], status: UpdateStatus
+) -> None:
+    """From 23.02 on those that took it are not listed."""
+    fake("scontrol", f"while read -r line; do echo \"scontrol: $line\"; echo '{said}' >&2; done")
+    batch = [JobUpdate(job_id=2, array_tasks="0-9", site_factor=1)]
+    (result,) = updates.apply(Commands(timeout=5), batch, 5, TABLE[major])
+    assert (result.status, result.message) == (status, said)
+
+
+def test_a_bad_update_is_refused_alone(fake: Fake) -> None:
+    fake("scontrol", "exec cat")
+    bad = JobUpdate(job_id=2, array_tasks="1-400:", site_factor=1)
+    worse = JobUpdate(job_id=4, site_factor=2**31)
+    batch = [JobUpdate(job_id=1, site_factor=1), bad, JobUpdate(job_id=3, site_factor=1), worse]
+    results = updates.apply(Commands(timeout=5), batch, 5)
+    assert [r.status for r in results] == [APPLIED, REFUSED, APPLIED, REFUSED]
+    assert "not a list of array tasks" in results[1].message
+    assert [r.status for r in updates.apply(Commands(timeout=5), [bad], 5)] == [REFUSED]
+
+
+def test_steps_are_spelt_out_and_long_lists_get_a_command_of_their_own(fake: Fake, tmp_path: Path) -> None:
+    fake("scontrol", f'if [ $# -gt 0 ]; then printf "%s\\n" "$*" >> {tmp_path}/words; else tee -a {tmp_path}/lines; fi')
+    batch = [
+        JobUpdate(job_id=1, array_tasks="1-9:4", site_factor=5),
+        JobUpdate(job_id=2, array_tasks="0-5998:2", site_factor=5),
+        JobUpdate(job_id=3, array_tasks="0-5998", site_factor=5),
+    ]
+    assert [r.status for r in updates.apply(Commands(timeout=5), batch, 5)] == [APPLIED] * 3
+    assert (tmp_path / "lines").read_text().splitlines() == [
+        "update JobId=1_[1,5,9] SiteFactor=5",
+        "update JobId=3_[0-5998] SiteFactor=5",
+    ]
+    evens = ",".join(map(str, range(0, 6000, 2)))
+    assert (tmp_path / "words").read_text() == f"update JobId=2_[{evens}] SiteFactor=5\n"
 
 
 def test_a_lost_answer_is_unknown_and_not_a_refusal(fake: Fake) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +15,11 @@ import pytest
 from safetensors.numpy import save_file
 
 from slurm_rl.controller.policy import load_policy
-from slurm_rl.domain.arrays import Array
 from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.errors import ModelError
+from slurm_rl.kernel.arrays import Array
 from slurm_rl.policy.checkpoint import MANIFEST, WEIGHTS, find_model, flatten, load_model, save_model, to_toml
+from slurm_rl.policy.contract import contract
 from slurm_rl.policy.features import JOB_FEATURES
 from slurm_rl.policy.network import LAYOUT
 from slurm_rl.policy.registry import PolicySpec, booked, parse_policy
@@ -116,8 +121,65 @@ def test_a_pickle_is_refused_and_not_opened(model: Path, tmp_path: Path) -> None
 def test_other_features_are_refused(model: Path) -> None:
     text = (model / MANIFEST).read_text()
     (model / MANIFEST).write_text(text.replace("version = 1", "version = 99"))
-    with pytest.raises(ModelError, match="made for features 99"):
+    with pytest.raises(ModelError, match="made for features of version 99, this release has 1: retrain it"):
         load_model(model)
+
+
+def test_features_of_other_values_or_names_are_refused_by_name(model: Path) -> None:
+    text = (model / MANIFEST).read_text()
+    spread = contract()["values"]["spread"]
+    (model / MANIFEST).write_text(text.replace(f"spread = {spread!r}", f"spread = {1.01 * spread!r}", 1))
+    with pytest.raises(ModelError, match=r"made for other features: spread is .* here and was"):
+        load_model(model)
+    (model / MANIFEST).write_text(text.replace("spread = ", "dispersion = ", 1))
+    with pytest.raises(ModelError, match="dispersion is known to it alone"):
+        load_model(model)
+
+
+def test_the_last_bits_of_another_machine_are_no_reason_to_refuse(model: Path) -> None:
+    text = (model / MANIFEST).read_text()
+    estimate = contract()["values"]["estimate"]
+    other = text.replace(f"estimate = {estimate!r}", f"estimate = {estimate * (1 + 1e-5)!r}", 1)
+    assert other != text
+    (model / MANIFEST).write_text(other)
+    load_model(model)
+
+
+def test_every_feature_is_put_to_the_test() -> None:
+    assert all(value != 0.0 for value in contract()["values"].values())
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "says"),
+    [
+        ("policy/features.py", "log_estimate", "log_of_the_estimate", ""),
+        ("policy/estimate.py", "_KEEP = 0.92", "_KEEP = 0.5", "made for other features"),
+    ],
+    ids=["a local variable is renamed", "the estimator forgets sooner"],
+)
+def test_what_counts_is_what_features_are_not_how_they_are_written(
+    tmp_path: Path, file: str, before: str, after: str, says: str
+) -> None:
+    root = Path(__file__).resolve().parents[3]
+    shutil.copytree(root / "slurm_rl", tmp_path / "slurm_rl", ignore=shutil.ignore_patterns("__pycache__"))
+    changed = tmp_path / "slurm_rl" / file
+    source = changed.read_text()
+    assert before in source
+    changed.write_text(source.replace(before, after))
+    code = (
+        "import sys; from pathlib import Path; from slurm_rl.policy.checkpoint import load_model\n"
+        "try: load_model(Path(sys.argv[1]))\n"
+        "except Exception as error: print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(root / "models" / "default")],
+        cwd=tmp_path,  # where -c looks first
+        env=os.environ | {"PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert says in done.stdout if says else done.stdout == ""
 
 
 @pytest.mark.parametrize("text", ["", "not toml [", '[weights]\nsha256 = "x"\n', "weights = 3\n"])

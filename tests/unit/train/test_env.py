@@ -11,10 +11,7 @@ from gymnasium.utils.env_checker import check_env
 
 from slurm_rl.errors import InputError
 from slurm_rl.policy.features import JOB_FEATURES
-from slurm_rl_sim.register import register
 from tests.unit.test_decide import CLUSTER, a_workload
-
-register()
 
 
 def an_env(**options: object) -> gymnasium.Env[dict[str, np.ndarray], int]:

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from slurm_rl.domain.arrays import Array
-from slurm_rl.domain.build import build
-from slurm_rl.domain.tables import World
-from slurm_rl.jit import kernel
+from slurm_rl.kernel.arrays import Array
+from slurm_rl.kernel.build import build
+from slurm_rl.kernel.jit import kernel
+from slurm_rl.kernel.tables import World
+from slurm_rl.policy.catalogue import BY_USER, LEARNED
 from slurm_rl.policy.checkpoint import find_model, flatten, load_model, unflatten
-from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT, digest
-from slurm_rl.policy.heuristics import BY_USER, LEARNED
+from slurm_rl.policy.contract import contract
+from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT
 from slurm_rl.policy.network import HIDDEN, score_network
 from slurm_rl.policy.registry import PolicySpec
 from slurm_rl.traces.read import read_trace
@@ -130,7 +131,7 @@ def test_features_are_finite_and_vary() -> None:
 
 def test_the_shipped_model_is_of_this_release_and_beats_slurms_order_on_the_sample() -> None:
     model = load_model(find_model("default"))  # refuses other features than these
-    assert model.manifest["features"]["hash"] == digest()
+    assert model.manifest["features"] == contract()
     path = ROOT / "traces" / "hetero.csv.gz"
     trace = read_trace(path)
     prepared = prepare(trace, find_cluster(trace, path, None))

@@ -10,10 +10,7 @@ import numpy as np
 import pytest
 
 from slurm_rl.errors import InputError
-from slurm_rl_sim.register import register
 from tests.unit.test_decide import CLUSTER, a_workload
-
-register()
 
 SLOTS = 3
 

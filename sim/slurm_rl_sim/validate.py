@@ -1,0 +1,163 @@
+"""Whether a simulation's state is consistent: nothing overcommitted, lists and heap right, free counts that add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from slurm_rl.errors import SlurmRlError
+from slurm_rl.kernel.arrays import CPU, GPU, GPU_MILLI, MEM, NOW
+from slurm_rl_sim import state as st
+from slurm_rl_sim.simulation import Simulation
+
+
+class StateError(SlurmRlError):
+    """The engine's state contradicts itself: a bug of ours; the message names what is wrong."""
+
+
+def run_checked(simulation: Simulation) -> None:
+    """Runs to the end and checks the state before and after every scheduling pass."""
+    while simulation.to_next_pass():
+        check_state(simulation)
+        simulation.finish_pass()
+        check_state(simulation)
+    check_state(simulation)
+
+
+def check_state(simulation: Simulation) -> None:
+    """Raises StateError with the first contradiction."""
+    for problem in problems(simulation):
+        raise StateError(f"at {simulation.now} s: {problem}: please report this, with the trace")
+
+
+def problems(simulation: Simulation) -> Iterator[str]:
+    """What is wrong, if anything."""
+    yield from _chains(simulation)
+    yield from _free(simulation)
+    yield from _running(simulation)
+    yield from _queues(simulation)
+
+
+def _chain(simulation: Simulation, at: int) -> list[int]:
+    """The entries of a chain; stops at one that it has met before."""
+    following = simulation.world["entries"]["next"]
+    found: list[int] = []
+    seen: set[int] = set()
+    while at > 0 and at not in seen:
+        found.append(at)
+        seen.add(at)
+        at = int(following[at])
+    return found
+
+
+def _chains(simulation: Simulation) -> Iterator[str]:
+    """Entries: each is spare, or in the chain of one job; a running job holds all its units on nodes it may use."""
+    world = simulation.world
+    live, jobs, shapes, entries, nodes = (world[t] for t in ("live", "jobs", "shapes", "entries", "nodes"))
+    owner = dict.fromkeys(_chain(simulation, int(entries["next"][0])), "spare")
+    for field in ("held", "booked"):
+        for j in np.flatnonzero(live[field]).tolist():
+            units = 0
+            shape = shapes[jobs["request"][j]]
+            kind = int(shape["kind"])
+            mine = world["kind_node"][world["kind_ptr"][kind] : world["kind_ptr"][kind + 1]]
+            for e in _chain(simulation, int(live[field][j])):
+                if e in owner:
+                    yield f"entry {e} of job {j} is also {owner[e]}"
+                owner[e] = f"of job {j}"
+                units += int(entries["units"][e])
+                if entries["node"][e] not in mine:
+                    yield f"job {j} has node {entries['node'][e]}, which it may not use"
+                if field == "held" and nodes["down"][entries["node"][e]]:
+                    yield f"job {j} runs on node {entries['node'][e]}, which is down"
+            if units != shape["units"]:
+                yield f"job {j} has {units} of {shape['units']} units"
+    if len(owner) != len(entries) - 1:
+        yield f"{len(entries) - 1 - len(owner)} entries are lost"
+
+
+def _free(simulation: Simulation) -> Iterator[str]:
+    """What is free on each node is what it has less what jobs hold; pools' sums are the sums of their nodes."""
+    world = simulation.world
+    nodes, free, used, total, entries = (world[t] for t in ("nodes", "free", "used", "total", "entries"))
+    slots = used.shape[2]
+    up = 1 - nodes["down"]
+    left = np.stack([nodes[f] * up for f in ("cpu", "mem", "gpu")], axis=1).astype(np.int64)
+    milli = np.where(np.arange(slots)[None, :] < nodes["gpu"][:, None], GPU_MILLI * nodes["down"][:, None], GPU_MILLI)
+    for j in np.flatnonzero(world["live"]["held"]).tolist():
+        shape = world["shapes"][world["jobs"]["request"][j]]
+        for e in _chain(simulation, int(world["live"]["held"][j])):
+            n, units, gpus = (int(entries[f][e]) for f in ("node", "units", "gpus"))
+            left[n, CPU] -= units * shape["cpu"]
+            left[n, MEM] -= units * shape["mem"]
+            if slots:
+                for k in range(slots):
+                    milli[n, k] += (gpus >> k & 1) * (int(shape["share"]) or GPU_MILLI)
+            else:
+                left[n, GPU] -= units * shape["gpu"]
+    if slots:
+        left[:, GPU] = (milli == 0).sum(axis=1)
+        for n, k in np.argwhere(milli > GPU_MILLI).tolist():
+            yield f"GPU {k} of node {n} is given out twice"
+        for n, k in np.argwhere(milli != used[NOW]).tolist():
+            yield f"GPU {k} of node {n} has {used[NOW, n, k]} thousandths in use, jobs hold {milli[n, k]}"
+    for n, c in np.argwhere(left < 0).tolist():
+        yield f"node {n} has given out more {('CPUs', 'memory', 'GPUs')[c]} than it has"
+    for n, c in np.argwhere(left != free[NOW]).tolist():
+        yield f"node {n} has {free[NOW, n, c]} {('CPUs', 'MB', 'GPUs')[c]} free, jobs leave {left[n, c]}"
+    for pool in range(len(world["pools"])):
+        sums = left[nodes["pool"] == pool].sum(axis=0)
+        if (sums != total[NOW, pool]).any():
+            yield f"pool {pool} has {total[NOW, pool].tolist()} free in sum, its nodes have {sums.tolist()}"
+
+
+def _running(simulation: Simulation) -> Iterator[str]:
+    """Who runs holds nodes, is in the heap once, and stands in its pool's running list by expected end."""
+    world = simulation.world
+    live, pools = world["live"], world["pools"]
+    running = np.flatnonzero(live["state"] == st.RUNNING)
+    if not np.array_equal(running, np.flatnonzero(live["held"])):
+        yield "those who run are not those who hold nodes"
+    heap = world["heap"][: int(world["heap_count"])].tolist()
+    if sorted(heap) != running.tolist():
+        yield "the heap does not hold the running jobs"
+    for at in range(1, len(heap)):
+        up, here = heap[(at - 1) // 2], heap[at]
+        if (live["end"][up], up) > (live["end"][here], here):
+            yield f"the heap has job {up}, which ends later, above job {here}"
+    pool_of = world["shapes"]["pool"][world["jobs"]["request"]]
+    for pool in range(len(pools)):
+        first = int(pools["first_job"][pool])
+        listed = world["running"][first : first + int(pools["running"][pool])].tolist()
+        wanted = sorted(running[pool_of[running] == pool].tolist(), key=lambda j: (int(live["expected_end"][j]), j))
+        if listed != wanted:
+            yield f"pool {pool}: its running list is {listed}, should be {wanted}"
+
+
+def _queues(simulation: Simulation) -> Iterator[str]:
+    """Queues hold the waiting jobs of their pools in order; nobody is lost; bookings lie ahead."""
+    world = simulation.world
+    live, pools = world["live"], world["pools"]
+    waiting = np.flatnonzero(live["state"] == st.QUEUED)
+    pool_of = world["shapes"]["pool"][world["jobs"]["request"]]
+    for pool in range(len(pools)):
+        first, last = int(pools["queue_first"][pool]), int(pools["queue_last"][pool])
+        if not pools["first_job"][pool] <= first <= last <= pools["last_job"][pool]:
+            yield f"pool {pool}: its queue lies outside of its region"
+        queue = world["queue"][first:last].tolist()
+        mine = waiting[pool_of[waiting] == pool].tolist()
+        if world["fixed_order"]:
+            mine.sort(key=lambda j: (-float(live["score"][j]), j))
+        if queue != mine:
+            yield f"pool {pool}: its queue is {queue}, should be {mine}"
+    if int(world["touched"]) != int((pools["change"] > 0).sum()):
+        yield f"{world['touched']} pools count as touched, {int((pools['change'] > 0).sum())} are"
+    ended = int(((live["state"] == st.COMPLETED) | (live["state"] == st.KILLED)).sum())
+    if ended != simulation.ended:
+        yield f"{simulation.ended} jobs have ended, {ended} are in such a state"
+    for j in np.flatnonzero(live["booked_start"] >= 0).tolist():
+        if live["state"][j] != st.QUEUED or not live["booked"][j]:
+            yield f"job {j} is booked and does not wait"
+        elif live["booked_start"][j] < simulation.now:
+            yield f"job {j} was booked for {live['booked_start'][j]} and has not started"

@@ -1,0 +1,71 @@
+"""The backfill rules, one row each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from slurm_rl.kernel.catalogue import Catalogue, within
+
+_HERE = "slurm_rl.backfill"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A backfill rule: the kernels of its passes, and what it needs and does."""
+
+    name: str
+    help: str
+    on_event: str  # module:function of this package, called whenever something has happened in a pool
+    on_tick: str = ""  # … and every `interval` seconds, while somebody waits
+    interval: int = 0
+    books_many: bool = False  # holds nodes for many jobs: wide ones cost most there, and no job can be deferred
+    head_blocks: bool = True  # jobs behind one that does not fit start only if the rule lets them
+    keeps_bookings: bool = False  # bookings stand from pass to pass, and take entries of their own
+    profile: str = ""  # what a profile over time is made of: "nodes" or "classes"; "": the rule has none
+
+    @property
+    def kernels(self) -> Mapping[str, str]:
+        ticks = {"backfill_cycle": within(_HERE, self.on_tick)} if self.on_tick else {}
+        return {"backfill_pass": within(_HERE, self.on_event)} | ticks
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """What a World says of its rule."""
+        return {
+            "backfill": RULES.code(self.name),
+            "books_many": self.books_many,
+            "head_blocks": self.head_blocks,
+            "interval": self.interval,
+        }
+
+
+RULES = Catalogue(
+    "backfill",
+    Rule("none", "Strict order: a job that does not fit holds up all behind it.", "none:none_pass"),
+    Rule(
+        "firstfit",
+        "Whatever fits starts, in order; nobody has a reservation.",
+        "firstfit:firstfit_pass",
+        head_blocks=False,
+    ),
+    Rule("easy", "The first job has a reservation that no job behind it may delay.", "easy:easy_pass"),
+    Rule(
+        "conservative",
+        "Every job has a reservation that no job behind it may delay.",
+        "conservative:conservative_pass",
+        books_many=True,
+        keeps_bookings=True,
+        profile="nodes",
+    ),
+    Rule(
+        "slurm",
+        "As Slurm's sched/backfill: every 30 s, reservations for the first 500 jobs.",
+        "slurm:main_pass",
+        on_tick="slurm:slurm_cycle",
+        interval=30,
+        books_many=True,
+        profile="classes",
+    ),
+)
+NONE, FIRSTFIT, EASY = (RULES.code(name) for name in ("none", "firstfit", "easy"))

@@ -1,0 +1,149 @@
+"""What the rules have in common: starting a job, the running list, views of a pool, and what is known not to fit."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_rl.kernel import tables as t
+from slurm_rl.kernel.arrays import CPU, GPU, MEM, NOW, Array, Record
+from slurm_rl.kernel.jit import inlined, inner
+from slurm_rl.place.capacity import fits_totals
+from slurm_rl.place.catalogue import ROUND_ROBIN
+from slurm_rl.place.kernels import place_job, record, take
+
+
+@inner
+def begin(w: Record, j: int, now: int, count: int) -> None:
+    """Gives job `j` the placement in `t.spot(w)` and enters it among the running."""
+    pools = t.pools(w)
+    s = np.int64(t.jobs(w).request[j])
+    take(w, s, NOW, count)
+    t.live(w).held[j] = record(w, count)
+    pool = t.shapes(w).pool[s]
+    if w.placer == ROUND_ROBIN:
+        pools.cursor[pool] = t.spot(w).node[count - 1] + 1
+        if pools.cursor[pool] >= pools.last_node[pool]:
+            pools.cursor[pool] = pools.first_node[pool]
+    enter_running(w, pool, j, now + t.jobs(w).limit[j])
+
+
+@inlined
+def _running_place(w: Record, pool: int, j: int) -> int:
+    """Where a job stands, or belongs, in the pool's running list: by (expected end, index)."""
+    pools, live, running = t.pools(w), t.live(w), t.running(w)
+    end = live.expected_end[j]
+    low = pools.first_job[pool]
+    high = low + pools.running[pool]
+    while low < high:
+        middle = (low + high) >> 1
+        k = running[middle]
+        if live.expected_end[k] < end or (live.expected_end[k] == end and k < j):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@inlined
+def enter_running(w: Record, pool: int, j: int, expected_end: int) -> None:
+    """Puts a job on the pool's running list."""
+    pools, running = t.pools(w), t.running(w)
+    t.live(w).expected_end[j] = expected_end
+    at = _running_place(w, pool, j)
+    for i in range(pools.first_job[pool] + pools.running[pool], at, -1):
+        running[i] = running[i - 1]
+    running[at] = j
+    pools.running[pool] += 1
+
+
+@inlined
+def leave_running(w: Record, pool: int, j: int) -> None:
+    """Takes a job off the pool's running list."""
+    pools, running = t.pools(w), t.running(w)
+    at = _running_place(w, pool, j)
+    pools.running[pool] -= 1
+    for i in range(at, pools.first_job[pool] + pools.running[pool]):
+        running[i] = running[i + 1]
+
+
+@inner
+def copy_pool(w: Record, pool: int, source: int, target: int) -> None:
+    """Copies a pool's part of one view into another."""
+    free, used, total = t.free(w), t.used(w), t.total(w)
+    for n in range(t.pools(w).first_node[pool], t.pools(w).last_node[pool]):
+        for c in range(3):
+            free[target, n, c] = free[source, n, c]
+        for k in range(used.shape[2]):
+            used[target, n, k] = used[source, n, k]
+    for c in range(3):
+        total[target, pool, c] = total[source, pool, c]
+
+
+@inner
+def meet(w: Record, pool: int, a: int, b: int, target: int) -> None:
+    """On a pool's nodes, what is free in both views, with its sums; `target` may be one of them."""
+    free, used, total = t.free(w), t.used(w), t.total(w)
+    slots = used.shape[2]
+    cpu, mem, gpu = np.int64(0), np.int64(0), np.int64(0)
+    for n in range(t.pools(w).first_node[pool], t.pools(w).last_node[pool]):
+        x = min(free[a, n, CPU], free[b, n, CPU])
+        y = min(free[a, n, MEM], free[b, n, MEM])
+        z = min(free[a, n, GPU], free[b, n, GPU])
+        if slots > 0:
+            z = meet_slots(used, a, b, target, n)
+        free[target, n, CPU] = x
+        free[target, n, MEM] = y
+        free[target, n, GPU] = z
+        cpu += x
+        mem += y
+        gpu += z
+    total[target, pool, CPU] = cpu
+    total[target, pool, MEM] = mem
+    total[target, pool, GPU] = gpu
+
+
+@inlined
+def meet_slots(used: Array, a: int, b: int, target: int, n: int) -> int:
+    """Likewise of a node's GPUs that are told apart; how many of them are whole."""
+    whole = 0
+    for k in range(used.shape[2]):
+        most = max(used[a, n, k], used[b, n, k])
+        used[target, n, k] = most
+        whole += most == 0
+    return whole
+
+
+@inlined
+def try_start(w: Record, j: int, now: int, stamp: int) -> bool:
+    """Starts a job if it fits what is free; remembers shapes that did not, since a pass only uses resources up."""
+    s = np.int64(t.jobs(w).request[j])
+    if t.shapes(w).misfit[s] == stamp:
+        return False
+    count = place_job(w, j, s, NOW)
+    if count == 0:
+        t.shapes(w).misfit[s] = stamp
+        return False
+    begin(w, j, now, count)
+    return True
+
+
+@inlined
+def spent(w: Record, pool: int) -> bool:
+    """Whether nothing is left for anyone: every job takes a CPU or a GPU (or, where slots are told apart, a share)."""
+    total = t.total(w)
+    return total[NOW, pool, CPU] == 0 and total[NOW, pool, GPU] == 0 and t.used(w).shape[2] == 0
+
+
+@inlined
+def next_fitting(w: Record, order: np.ndarray, first: int, last: int, stamp: int) -> int:
+    """The first position of a job for which the sums over the pool leave room; `last`, or beyond, if there is none."""
+    jobs, shapes = t.jobs(w), t.shapes(w)
+    at = first
+    while at < last:
+        s = np.int64(jobs.request[order[at]])
+        if shapes.misfit[s] != stamp:
+            if fits_totals(w, s, NOW):
+                break
+            shapes.misfit[s] = stamp
+        at += 1
+    return at

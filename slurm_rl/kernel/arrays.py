@@ -1,0 +1,236 @@
+"""Jobs, nodes and pools as arrays of records: the one representation that live scheduling, replay and training share.
+
+Kernels read `t.jobs(w).submit[j]` (see tables.py), Python reads `world["jobs"]["submit"]`. Indices that are handed
+from kernel to kernel are 64 bits wide, lest each kernel be compiled once for each width. A job's index is its place in
+(submit time, id) order, so that comparing indices breaks ties as every policy promises. What a scheduler may not know,
+a job's true run time, is not here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_rl.domain import sizes
+
+Array = npt.NDArray[Any]
+Record = Any  # a World's record as kernels see it (tables.py)
+
+UNLIMITED = (1 << 20) - 1  # CPUs of a node whose class leaves them blank
+UNLIMITED_MB = 1 << 30  # likewise its memory
+NEVER = np.int64(1) << 62
+GPU_MILLI = sizes.GPU_MILLI
+LEVELS = len(sizes.GROUP_LEVELS)  # of the run-time estimator (see policy/estimate.py)
+LATENCY_BUCKETS = 64 * 8  # of what passes cost: eight to each power of two cycles
+
+# What is known of a job at submission. No field may be named as an attribute of arrays is (shape, size, mean …).
+JOB = np.dtype(
+    [
+        ("submit", "i8"),
+        ("limit", "i8"),  # seconds, > 0
+        ("deadline", "i8"),  # -1: none
+        ("priority", "f8"),  # the submitter's own, or 0
+        ("request", "i4"),  # row in the shapes: what it asks for
+        ("user", "i4"),
+        ("account", "i4"),
+        ("part", "i4"),
+        ("qos", "i4"),
+        ("nice", "i4"),
+        ("speed_row", "i4"),
+        ("group", "i4", (LEVELS,)),  # of the run-time estimator, -1: none
+    ],
+    align=True,
+)
+# A distinct request: `units` equal units, at most `per_node` of them on one node.
+SHAPE = np.dtype(
+    [
+        ("volume", "f8"),  # GPUs; for jobs without, their CPUs (scaled to GPUs where the pool has any)
+        ("misfit", "i8"),  # stamp of the last pass in which it did not fit what is free
+        ("misfit_both", "i8"),  # … did not fit beside EASY's reservation
+        ("fitted", "i8"),  # backfill `slurm`: the cycle at the beginning of which it was found to fit
+        ("plan_stamp", "i8"),  # backfill `slurm`: the cycle in which one like it was last planned …
+        ("plan_limit", "i8"),  # … with this limit …
+        ("plan_time", "i8"),  # … for this time
+        ("sight", "i8"),  # features: the observation that the next three belong to
+        ("ways", "f8"),  # share of its nodes with room for a unit …
+        ("tight", "f8"),  # … that it would fill to the brim
+        ("spare", "f8"),  # share of its nodes' GPUs (or CPUs) that are free
+        ("units", "i8"),
+        ("per_node", "i8"),
+        ("cpu", "i8"),  # a unit
+        ("mem", "i8"),  # MB a unit
+        ("gpu", "i8"),  # whole GPUs a unit
+        ("share", "i8"),  # thousandths of one GPU a unit; 0 unless the request is below one GPU
+        ("kind", "i8"),  # which nodes it may use
+        ("row", "i8"),  # of the speed table
+        ("alone", "i8"),  # 1: nodes of a single GPU type could hold it
+        ("pool", "i8"),
+    ],
+    align=True,
+)
+NODE = np.dtype(
+    [
+        ("cpu", "i8"),
+        ("mem", "i8"),
+        ("gpu", "i8"),
+        ("type", "i8"),
+        ("pool", "i8"),
+        ("klass", "i8"),
+        ("down", "i8"),
+        ("watts", "f8"),  # that a busy GPU of it draws above idle
+    ],
+    align=True,
+)
+CPU, MEM, GPU = range(3)  # columns of what is free
+# What has happened in a pool since its last pass, the greater the more: jobs arrived behind the head, there is a new
+# head, something was released.
+ARRIVED, NEW_HEAD, RELEASED = np.arange(1, 4)
+# Partitions that share nodes are one pool; its nodes are neighbours, and so are the places of its jobs in lists.
+POOL = np.dtype(
+    [
+        ("volume", "f8"),  # what `volume` of a request for the whole pool would be
+        ("first_job", "i8"),
+        ("last_job", "i8"),
+        ("queue_first", "i8"),
+        ("queue_last", "i8"),
+        ("shadow", "i8"),  # EASY: when the head will fit; -1: not planned
+        ("stamp", "i8"),
+        ("first_node", "i8"),
+        ("last_node", "i8"),
+        ("running", "i8"),  # how many jobs run
+        ("cursor", "i8"),  # where round-robin goes on
+        ("change", "i8"),  # since the last pass: ARRIVED, NEW_HEAD or RELEASED; 0: nothing
+        ("fresh", "i8"),  # arrivals since the last pass
+        ("head", "i8"),  # EASY: the job that the reservation is for
+        ("extra_known", "i8"),  # whether the view EXTRA is planned, or only its sums
+        ("both_known", "i8"),  # whether the view BOTH is up to date
+        ("planned", "i8"),  # whether EASY's reservation still stands
+        ("due", "i8"),  # whether a backfill cycle is due at the next tick
+        ("cpu_only", "i8"),  # 1: none of its nodes has a GPU
+    ],
+    align=True,
+)
+# Who holds what: chains of entries in one arena; entry 0 heads the chain of spare ones.
+ENTRY = np.dtype([("gpus", "i8"), ("node", "i8"), ("units", "i8"), ("next", "i8")], align=True)
+# What becomes of a job.
+LIVE = np.dtype(
+    [
+        ("start", "i8"),  # of the last run, -1: never
+        ("end", "i8"),
+        ("expected_end", "i8"),  # start + limit
+        ("booked_start", "i8"),  # conservative: -1: none
+        ("score", "f8"),
+        ("done", "f8"),  # seconds it ran before a preemption, at speed 1
+        ("log_first", "i8"),
+        ("expected", "f8"),  # estimated run time
+        ("inverse", "f4"),  # E[1/r]
+        ("spread", "f4"),  # standard deviation of log r
+        ("seen", "f4"),  # finished jobs of its closest group
+        ("held", "i8"),  # chain of entries, 0: holds nothing
+        ("booked", "i8"),  # chain of entries
+        ("version", "i4"),  # of the user's knowledge behind the estimate
+        ("log_count", "i4"),
+        ("state", "i4"),
+    ],
+    align=True,
+)
+USER = np.dtype(
+    [("usage", "f8"), ("rate", "f8"), ("time", "f8"), ("fairshare", "f8"), ("account", "i8"), ("version", "i8")],
+    align=True,
+)
+ACCOUNT = np.dtype([("usage", "f8"), ("rate", "f8"), ("time", "f8")], align=True)
+# Finished jobs of a kind, as the estimator remembers them, and those of its jobs that are in sight of a network.
+GROUP = np.dtype(
+    [
+        ("weight", "f8"),  # decayed count
+        ("center", "f8"),  # mean and variance of log run time
+        ("variance", "f8"),
+        ("latest", "f8"),  # log run time of the last one
+        ("sight", "i8"),  # the observation that the next three belong to
+        ("run_count", "f8"),  # running now
+        ("run_elapsed", "f8"),  # seconds that these have run, in sum
+        ("wait_count", "f8"),  # waiting now
+    ],
+    align=True,
+)
+# One recorded scheduling pass of a network, for training: rows of the tape, and the order that was tried.
+TURN = np.dtype(
+    [("time", "i8"), ("pool", "i8"), ("first", "i8"), ("count", "i8"), ("lead", "i8", (8,)), ("job", "i8", (8,))],
+    align=True,
+)
+ROW = np.dtype([("time", "i8"), ("row", "i8")], align=True)
+EVENT = np.dtype([("time", "i8"), ("node", "i8"), ("up", "i8")], align=True)
+LOG = np.dtype([("node", "i4"), ("units", "i4")], align=True)
+# A request, and its share of the jobs that wait or run.
+MIX = np.dtype([("part", "f8"), ("request", "i8")], align=True)
+
+# Settings and counters of a World.
+SCALARS = [
+    ("code", "i8"),  # of the policy, by its place in the catalogue
+    ("source", "i8"),  # where estimates come from
+    ("by_remaining", "i8"),  # 1: preemption compares remaining run times, 0: priorities
+    ("placer", "i8"),  # of the placement, by its place in the catalogue
+    ("by_type", "i8"),  # 1: the placement prefers GPU types, which changes with the queue
+    ("planned", "i8"),  # 1: the placement follows hints
+    ("backfill", "i8"),  # of the rule, by its place in the catalogue
+    ("books_many", "i8"),  # 1: the rule holds nodes for many jobs, not for the first alone
+    ("head_blocks", "i8"),  # 1: jobs behind one that does not fit start only if the rule lets them
+    ("interval", "i8"),  # seconds from one backfill cycle to the next; 0: the rule has none
+    ("fixed_order", "i8"),  # 1: the order of two waiting jobs never changes, so that a sorted queue is kept
+    ("preempt", "i8"),  # 1: a blocked job may take the nodes of running jobs that rank below it
+    ("track_usage", "i8"),  # 1: the policy looks at what users hold or have used
+    ("influence", "f8"),  # 1: the policy's order alone; below: a site factor of at most this share of the weights
+    ("wake", "i8"),  # when the first of the jobs that were put off may start; NEVER: none is
+    ("starve_age", "f8"),  # seconds of waiting after which a job may be promoted; inf = never
+    ("starve_factor", "f8"),  # … if it has also waited this many times its estimate
+    ("starve_drain", "f8"),  # … or if it has waited this many times as long as its pool's backlog takes to drain
+    # A network's:
+    ("booking_size", "f8"),  # added to its weight of the size in pools without GPUs
+    ("observation", "i8"),  # counts observations of queues
+    ("drain", "f8"),  # seconds that the observed pool's backlog takes
+    ("temperature", "f8"),  # > 0: orders are drawn (Plackett-Luce), for training
+    ("dice", "u8"),  # state of the random numbers for that
+    ("taping", "i8"),  # 1: passes are recorded in `tape` and `turns`
+    ("taped", "i8"),  # rows so far
+    ("turned", "i8"),  # passes so far
+    # Slurm's PriorityWeight*, PriorityMaxAge, PriorityDecayHalfLife and PriorityCalcPeriod:
+    ("weight_age", "f8"),
+    ("weight_fairshare", "f8"),
+    ("weight_job_size", "f8"),
+    ("weight_partition", "f8"),
+    ("weight_qos", "f8"),
+    ("weight_tres", "f8"),
+    ("max_age", "f8"),
+    ("half_life", "f8"),
+    ("calc_period", "f8"),
+    ("calculated", "f8"),  # when fairshare factors were last calculated
+    # The replay engine's:
+    ("clock", "i8"),
+    ("arrived", "i8"),  # the next job to arrive
+    ("fresh", "i8"),  # the first job that arrived at this instant
+    ("heap_count", "i8"),
+    ("next_event", "i8"),
+    ("tick", "i8"),  # the next backfill cycle
+    ("stamp", "i8"),
+    ("touched", "i8"),  # pools with a change
+    ("pass_due", "i8"),
+    ("logged", "i8"),
+    ("passes", "i8"),
+    ("ended", "i8"),
+    ("requeued", "i8"),
+]
+
+# Views of what is free: now; at EASY's shadow time beside the head; in both; scratch; and the rows of a profile.
+# (Numpy's own numbers: for Python's, numba would compile a kernel once for each constant it is called with.)
+NOW, EXTRA, BOTH, SCRATCH, FIRST_ROW = np.arange(5)
+TAKE, GIVE = np.int64(-1), np.int64(1)
+YES, NO = np.bool_(True), np.bool_(False)
+
+
+def make_entries(count: int) -> Array:
+    """An arena for that many (job, node) pairs at a time."""
+    entries = np.zeros(count + 1, dtype=ENTRY)
+    entries["next"][:-1] = np.arange(1, count + 1)
+    return entries

@@ -1,0 +1,86 @@
+"""How kernels are compiled: once, cached on disk, and never from stale sources."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core.registry import CPUDispatcher
+
+
+def _sources_digest() -> str:
+    """One digest over all sources of kernels: numba compares only a kernel's own file, not those it calls."""
+    digest = hashlib.blake2b(digest_size=8)
+    here = Path(__file__).resolve().parents[1]
+    simulator = here.parent / "sim" / "slurm_rl_sim"
+    for root in (here, simulator if simulator.is_dir() else here.parent / "slurm_rl_sim"):
+        for path in sorted(root.rglob("*.py")):
+            source = path.read_bytes()
+            # Records, and codes from catalogues, are part of kernels; elsewhere, a file has kernels if it imports us.
+            numbers = path.parent.name == "kernel" or path.name == "catalogue.py"
+            if numbers or b"slurm_rl.kernel.jit import" in source:
+                digest.update(source)
+    digest.update(Path(__file__).read_bytes())
+    return digest.hexdigest()
+
+
+def _use_own_cache() -> bool:
+    """Whether kernels can be kept on disk; numba itself fails where it finds no place for them."""
+    if os.environ.get("NUMBA_CACHE_DIR"):
+        return True
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slurm-rl" / "kernels"
+        directory = base / _sources_digest()
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except (OSError, RuntimeError):  # no home, or none that can be written: slower starts, same results
+        return False
+    numba.config.CACHE_DIR = str(directory)  # type: ignore[attr-defined]  # made at import from the environment
+    _drop_old(base, keep=4)
+    return True
+
+
+def _drop_old(base: Path, keep: int) -> None:
+    """Leaves the caches of the last few versions of the sources."""
+    stale = sorted(base.iterdir(), key=lambda p: p.stat().st_mtime, reverse=True)[keep:]
+    for directory in stale:
+        for path in directory.rglob("*"):
+            if path.is_file():
+                path.unlink(missing_ok=True)
+
+
+_CACHED = _use_own_cache()
+
+_njit: Any = numba.njit  # its published types leave options out
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compiles to machine code on first use; releases the GIL, so that replays can run side by side in threads."""
+    return _njit(cache=_CACHED, nogil=True, error_model="numpy", no_cfunc_wrapper=True)(function)
+
+
+class _Inner(CPUDispatcher):
+    """A kernel without an entrance from Python."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        raise TypeError(f"{self.py_func.__name__}: only kernels can call it")
+
+
+def inner(function: Callable[..., Any]) -> Any:
+    """A kernel that only kernels call: to be called from Python would make it a third slower to compile."""
+    options = {"nopython": True, "nogil": True, "error_model": "numpy"}
+    compiled = _Inner(function, targetoptions=options | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True})
+    if _CACHED:
+        compiled.enable_caching()
+    return compiled
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """A small kernel that becomes part of its callers: each kernel of its own costs seconds of compilation."""
+    return numba.njit(inline="always", error_model="numpy")(function)

@@ -1,0 +1,34 @@
+"""Links a World: which of the kernels that are called by address its policy, placement and backfill rule ask for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_rl.kernel.catalogue import Chooser, Row, find_kernel
+from slurm_rl.kernel.links import address_of, link
+from slurm_rl.kernel.tables import World
+
+_FOR_SORTING = ("order_queue", "score_queue", "choose_policy")
+
+
+def link_slot(world: World, row: Row, name: str) -> None:
+    """Links what a row names for one slot, if it does."""
+    if name in row.kernels:
+        link(world, name, find_kernel(row.kernels[name]))
+
+
+def _addresses(world: World, choice: Row) -> list[int]:
+    """What a meta-policy puts into the slots `score_queue` and `score` to let this policy score; 0: nothing."""
+    found = {name: choice.kernels.get(name) for name in ("score_queue", "score")}
+    return [address_of(world, name, find_kernel(where)) if where else 0 for name, where in found.items()]
+
+
+def link_kernels(world: World, *rows: Row) -> None:
+    """Links what the rows of a World's policy, placement and backfill rule name: call it when all tables are set."""
+    sorts = len(world["scores"]) > 0  # a fixed order is kept, not sorted
+    for row in rows:
+        if sorts and isinstance(row, Chooser) and row.choices:
+            world["candidates"] = np.array([_addresses(world, choice) for choice in row.choices], dtype=np.int64)
+        for name in row.kernels:
+            if sorts or name not in _FOR_SORTING:
+                link_slot(world, row, name)

@@ -1,0 +1,275 @@
+"""The World: one record of addresses and settings that kernels pass around, and the tables behind the addresses.
+
+A kernel takes the record as `w` and reads `t.jobs(w).submit[j]`. One pointer is all that is handed from kernel to
+kernel: tuples of arrays would cost a reference count for each array at each call, and minutes of compilation.
+`World` in Python owns the arrays and keeps the addresses right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
+from numba.np.numpy_support import from_dtype
+
+from slurm_rl.kernel.arrays import (
+    ACCOUNT,
+    ENTRY,
+    EVENT,
+    FIRST_ROW,
+    GPU_MILLI,
+    GROUP,
+    JOB,
+    LIVE,
+    LOG,
+    MIX,
+    NODE,
+    POOL,
+    ROW,
+    SCALARS,
+    SHAPE,
+    TURN,
+    USER,
+    Array,
+)
+
+INT, WHOLE, SMALL, FLOAT, SINGLE = np.dtype("i8"), np.dtype("i4"), np.dtype("i2"), np.dtype("f8"), np.dtype("f4")
+
+# Name, record or number type, dimensions of each table.
+TABLES: dict[str, tuple[np.dtype[Any], int]] = {
+    "jobs": (JOB, 1),  # what is known of each job
+    "live": (LIVE, 1),  # what becomes of each job
+    "shapes": (SHAPE, 1),  # distinct requests
+    "nodes": (NODE, 1),  # nodes, those of a pool being neighbours
+    "kind_ptr": (INT, 1),  # [kinds + 1] into kind_node
+    "kind_node": (INT, 1),  # nodes that jobs of a kind may use, ascending within a kind
+    "class_ptr": (INT, 1),  # [kinds + 1] into class_list
+    "class_list": (INT, 1),  # node classes that jobs of a kind may use
+    "speed": (FLOAT, 2),  # [rows, GPU types]
+    "pools": (POOL, 1),  # pools
+    "free": (WHOLE, 3),  # [views, nodes, 3] unused cpu, mem, gpu
+    "used": (
+        SMALL,
+        3,
+    ),  # [views, nodes, slots] thousandths in use of each GPU; no slots unless some job asks for a share
+    "total": (INT, 3),  # [views, pools, 3] sums of cpu, mem, gpu
+    "entries": (ENTRY, 1),  # who holds what: chains of entries; entry 0 heads the chain of spare ones
+    "spot": (ENTRY, 1),  # scratch: one job's placement
+    "running": (INT, 1),  # a pool's running jobs, from its first_job on, by expected end
+    "rows": (ROW, 1),  # scratch: the rows of a profile in time order
+    "amount": (INT, 3),  # scratch: [rows, node classes, 3] free at each row, the last row being scratch
+    "users": (USER, 1),  # users' holdings and past
+    "accounts": (ACCOUNT, 1),  # accounts' holdings and past
+    "groups": (GROUP, 1),  # what finished jobs taught the estimator
+    "partition_factor": (FLOAT, 1),  # [partitions] of Slurm's multifactor
+    "qos_factor": (FLOAT, 1),  # [qos] of Slurm's multifactor
+    "work": (FLOAT, 1),  # seconds each job needs on a node of speed 1: the truth, for the replay engine alone
+    "heap": (INT, 1),  # running jobs by (end, index)
+    "queue": (INT, 1),  # a pool's queue lies within its first_job … last_job
+    "scores": (FLOAT, 1),  # scratch
+    "order": (INT, 1),  # scratch
+    "scratch": (INT, 1),  # scratch
+    "started": (INT, 1),  # scratch: jobs that a pass starts
+    "candidates": (INT, 2),  # [policies, 2] addresses for `score_queue` and `score` that a meta-policy chooses from
+    "net": (SINGLE, 1),  # weights of a network (policy/network.py)
+    "features": (SINGLE, 2),  # scratch: what a network sees of each waiting job …
+    "context": (SINGLE, 1),  # scratch: … and of the pool
+    "hidden": (SINGLE, 2),  # scratch
+    "tape": (SINGLE, 2),  # recorded features, for training
+    "turns": (TURN, 1),  # recorded passes, for training
+    "events": (EVENT, 1),  # nodes that go down and come back
+    "log": (LOG, 1),  # who ran where
+    "prefer": (FLOAT, 2),  # [shapes, GPU types] where jobs should rather go; placers `greedy` and `mip`
+    "hint_of": (INT, 1),  # [jobs] 1 + the job's first row in `hint`; 0: none; < 0: put off until its negative
+    "hint": (LOG, 1),  # nodes that a plan has chosen for jobs, and units on them
+    "mix": (MIX, 1),  # requests that free GPUs should be of use to; placer `mip`
+    "latency": (INT, 1),  # cycles per scheduling pass, in buckets
+}
+
+# Tables that a kernel may find empty: it asks for their length, or for another table that says so, before it reads.
+MAY_BE_EMPTY = frozenset(
+    "kind_node class_list used rows amount work order events log tape turns hint_of hint mix".split()
+)
+
+# Slots for kernels that others call by their address (see links.py).
+LINKS = (
+    "place",  # nodes for a request
+    "place_special",  # a placement's own choice, or PASS
+    "follow_hint",  # nodes that a plan has chosen
+    "backfill_pass",  # which jobs start at an event …
+    "backfill_cycle",  # … and at a rule's own ticks
+    "order_queue",
+    "choose_policy",  # a meta-policy's choice before a queue is scored; 0: none
+    "score_queue",  # scores of a queue …
+    "score",  # … and of one job
+    "record_turn",
+    "preempt",
+    "node_events",
+)
+
+WORLD = np.dtype(
+    [(f"{name}_ptr", "i8") for name in TABLES]
+    + [(f"{name}_{i}", "i8") for name, (_, dimensions) in TABLES.items() for i in range(dimensions)]
+    + [(f"{name}_at", "i8") for name in LINKS]
+    + SCALARS,
+    align=True,
+)
+
+
+class World:
+    """Owns the record and the arrays behind its addresses; a table that is not given is empty."""
+
+    def __init__(self, **tables: Array) -> None:
+        self.record = np.zeros(1, dtype=WORLD)
+        self._tables: dict[str, Array] = {}
+        for name, (dtype, dimensions) in TABLES.items():
+            self[name] = tables.pop(name, np.zeros((0,) * dimensions, dtype=dtype))
+        if tables:
+            raise TypeError(f"no such table: {', '.join(tables)}")
+
+    def copy(self) -> World:
+        """Another World with the same content, sharing nothing."""
+        other = World(**{name: table.copy() for name, table in self._tables.items()})
+        for name in [name for name, _ in SCALARS] + [f"{name}_at" for name in LINKS]:
+            other.record[name] = self.record[name]
+        return other
+
+    def unlink(self) -> None:
+        """Empties the slots: what is linked next is all that there is."""
+        for name in LINKS:
+            self.record[f"{name}_at"] = 0
+
+    def fork(self, constant: Collection[str]) -> World:
+        """Another World with the same content, sharing only the tables that nobody changes."""
+        other = World.__new__(World)
+        other.record, other._tables = self.record.copy(), dict(self._tables)
+        for name in other._tables.keys() - constant:
+            table = other._tables[name] = self._tables[name].copy()
+            other.record[f"{name}_ptr"] = table.ctypes.data
+        return other
+
+    def __getitem__(self, name: str) -> Any:
+        """A table, or a setting."""
+        return self._tables[name] if name in self._tables else self.record[name][0]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name not in TABLES:
+            self.record[name] = value
+            return
+        dtype, dimensions = TABLES[name]
+        if value.dtype != dtype or value.ndim != dimensions or not value.flags.c_contiguous:
+            raise TypeError(f"table {name}: want {dimensions}-d {dtype}, got {value.ndim}-d {value.dtype}")
+        self._tables[name] = value  # kept alive as long as its address is
+        self.record[f"{name}_ptr"] = value.ctypes.data
+        for i, length in enumerate(value.shape):
+            self.record[f"{name}_{i}"] = length
+
+
+def enough_rows(world: World, rows: int, *, on_nodes: bool) -> None:
+    """Makes room for a profile of so many rows: of views of nodes, or of amounts."""
+    lengths = {"rows": rows, "amount": rows + 1}  # one row of amounts is scratch
+    if on_nodes:
+        lengths |= dict.fromkeys(("free", "used", "total"), int(FIRST_ROW) + rows)
+    for name, length in lengths.items():
+        old = world[name]
+        if old.shape[0] < length:
+            grown = np.zeros((length, *old.shape[1:]), dtype=old.dtype)
+            grown[: old.shape[0]] = old
+            world[name] = grown
+
+
+def fill_views(world: World) -> None:
+    """Everything unused, in every view."""
+    nodes, free, used, total = world["nodes"], world["free"], world["used"], world["total"]
+    used[:] = np.where(np.arange(used.shape[2])[None, :] < nodes["gpu"][:, None], 0, GPU_MILLI)
+    for column, field in enumerate(("cpu", "mem", "gpu")):
+        free[:, :, column] = nodes[field]
+        total[:, :, column] = np.bincount(nodes["pool"], weights=nodes[field], minlength=len(world["pools"]))
+
+
+_member: Any = cgutils.get_record_member
+_populate: Any = populate_array
+
+
+def _table(name: str) -> Any:
+    """An accessor for kernels: the table behind the address in a World's record; nothing is counted or freed."""
+    dtype, dimensions = TABLES[name]
+    array_type = types.Array(from_dtype(dtype), dimensions, "C")
+
+    def typing(typing_context: Any, w: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            def field(suffix: str) -> Any:
+                offset = w.offset(f"{name}_{suffix}")
+                return builder.load(_member(builder, arguments[0], offset, intp))
+
+            intp = context.get_value_type(types.intp)
+            array = context.make_array(array_type)(context, builder)
+            item = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(array_type.dtype)))
+            shape = [field(str(i)) for i in range(dimensions)]
+            strides = [item]
+            for length in reversed(shape[1:]):
+                strides.insert(0, builder.mul(strides[0], length))
+            _populate(
+                array,
+                data=builder.inttoptr(field("ptr"), array.data.type),
+                shape=shape,
+                strides=strides,
+                itemsize=item,
+                meminfo=None,
+            )
+            return array._getvalue()
+
+        return array_type(w), code
+
+    return intrinsic(typing)
+
+
+jobs = _table("jobs")
+live = _table("live")
+shapes = _table("shapes")
+nodes = _table("nodes")
+kind_ptr = _table("kind_ptr")
+kind_node = _table("kind_node")
+class_ptr = _table("class_ptr")
+class_list = _table("class_list")
+speed = _table("speed")
+pools = _table("pools")
+free = _table("free")
+used = _table("used")
+total = _table("total")
+entries = _table("entries")
+spot = _table("spot")
+running = _table("running")
+rows = _table("rows")
+amount = _table("amount")
+users = _table("users")
+accounts = _table("accounts")
+groups = _table("groups")
+partition_factor = _table("partition_factor")
+qos_factor = _table("qos_factor")
+work = _table("work")
+heap = _table("heap")
+queue = _table("queue")
+scores = _table("scores")
+order = _table("order")
+scratch = _table("scratch")
+started = _table("started")
+candidates = _table("candidates")
+net = _table("net")
+features = _table("features")
+context = _table("context")
+hidden = _table("hidden")
+tape = _table("tape")
+turns = _table("turns")
+events = _table("events")
+log = _table("log")
+prefer = _table("prefer")
+hint_of = _table("hint_of")
+hint = _table("hint")
+mix = _table("mix")
+latency = _table("latency")

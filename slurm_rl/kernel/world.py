@@ -1,0 +1,130 @@
+"""The one place where a World is made: for replay, for live scheduling, and for kernels that look at jobs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from slurm_rl.domain.cluster import Cluster, NodeClass
+from slurm_rl.kernel.arrays import (
+    ACCOUNT,
+    ENTRY,
+    FIRST_ROW,
+    GPU_MILLI,
+    GROUP,
+    LATENCY_BUCKETS,
+    LIVE,
+    LOG,
+    NEVER,
+    USER,
+    Array,
+    make_entries,
+)
+from slurm_rl.kernel.build import Requests, Workload, build
+from slurm_rl.kernel.tables import World, fill_views
+
+
+def new_world(
+    workload: Workload, settings: Mapping[str, float], *, now: int, bookings: bool = True, **tables: Array
+) -> World:
+    """A World in which nothing runs and nobody waits yet; `tables` go beside, or in place of, those made here.
+
+    The workload is not changed. `bookings`: each job may hold a booking beside its nodes. Kernels are linked later
+    (linking.py), when the caller has set all tables.
+    """
+    wl = workload
+    jobs, nodes, pools = len(wl.jobs), len(wl.nodes), len(wl.pools)
+    width = _width(wl)
+    asked, widest = int(width[wl.jobs["request"]].sum()), int(width.max(initial=1))
+    live = np.zeros(jobs, dtype=LIVE)
+    live["start"] = live["end"] = live["booked_start"] = live["version"] = -1
+    users = np.zeros(len(wl.user_account), dtype=USER)
+    users["account"], users["fairshare"], users["time"] = wl.user_account, 1.0, now
+    accounts = np.zeros(wl.accounts, dtype=ACCOUNT)
+    accounts["time"] = now
+    planned = bool(settings.get("planned"))
+    scratch = 0 if settings.get("fixed_order") and not planned else jobs  # a fixed order is never sorted
+    made = {
+        "jobs": wl.jobs,
+        "live": live,
+        "shapes": wl.shapes.copy(),  # passes note misfits in them
+        "nodes": wl.nodes.copy(),  # which are down
+        "kind_ptr": wl.kind_ptr,
+        "kind_node": wl.kind_node,
+        "class_ptr": wl.class_ptr,
+        "class_list": wl.class_list,
+        "speed": wl.speed,
+        "pools": wl.pools.copy(),
+        "free": np.zeros((FIRST_ROW, nodes, 3), dtype=np.int32),
+        "used": np.zeros((FIRST_ROW, nodes, wl.slots), dtype=np.int16),
+        "total": np.zeros((FIRST_ROW, pools, 3), dtype=np.int64),
+        "entries": make_entries(_most_entries(wl, asked) + (asked if bookings else widest)),
+        "spot": np.zeros(widest, dtype=ENTRY),
+        "running": np.empty(jobs, dtype=np.int64),
+        "amount": np.zeros((1, len(wl.cluster.classes), 3), dtype=np.int64),
+        "users": users,
+        "accounts": accounts,
+        "partition_factor": np.zeros(max(len(wl.partition_names), 1)),
+        "qos_factor": np.zeros(int(wl.jobs["qos"].max(initial=0)) + 1),
+        "heap": np.empty(jobs, dtype=np.int64),
+        "queue": np.empty(jobs, dtype=np.int64),
+        "scores": np.empty(scratch),
+        "order": np.empty(scratch, dtype=np.int64),
+        "scratch": np.empty(scratch, dtype=np.int64),
+        "started": np.empty(jobs, dtype=np.int64),
+        "log": np.empty(asked + 1, dtype=LOG),
+        "prefer": wl.speed[wl.shapes["row"]],
+        "hint_of": np.zeros(jobs if planned else 0, dtype=np.int64),
+        "latency": np.zeros(LATENCY_BUCKETS, dtype=np.int64),
+    }
+    if "groups" not in tables:
+        made["groups"] = np.zeros(wl.groups + 1, dtype=GROUP)
+    world = World(**(made | tables))
+    for name, value in settings.items():
+        world[name] = value
+    world["clock"], world["tick"], world["wake"] = now, NEVER, NEVER
+    fill_views(world)
+    return world
+
+
+def bare_world(jobs: int, settings: Mapping[str, float], *, groups: Array) -> World:
+    """A World for kernels that look at jobs alone: so many jobs of one CPU and one user, on one node."""
+    nothing, zero = np.full(jobs, -1, dtype=np.int64), np.zeros(jobs, dtype=np.int64)
+    requests = Requests(
+        submit=zero,
+        limit=zero + 1,
+        gpus=np.zeros(jobs),
+        gpu_type=nothing,
+        gpu_type_names=(),
+        nodes=zero,
+        cpus=np.ones(jobs),
+        mem_gb=np.zeros(jobs),
+        partition=nothing,
+        partition_names=(),
+        user=zero,
+        users=1,
+        account=zero,
+        accounts=1,
+        name=nothing,
+        qos=nothing,
+        qos_count=0,
+        priority=np.zeros(jobs),
+        deadline=nothing,
+    )
+    workload = build(requests, Cluster("one node", (NodeClass(1, cpus=1),)), learn=False)
+    return new_world(workload, settings, now=0, bookings=False, groups=groups)
+
+
+def _width(wl: Workload) -> Array:
+    """Entries that a placement of each request can have at most: one a node, one a unit where GPUs are shared."""
+    nodes = np.diff(wl.kind_ptr)[wl.shapes["kind"]]
+    width = np.where(wl.shapes["share"] > 0, wl.shapes["units"], np.minimum(wl.shapes["units"], nodes))
+    return np.maximum(width, 1).astype(np.int64)
+
+
+def _most_entries(wl: Workload, asked: int) -> int:
+    """Bound on entries held at a time: the units that the nodes can hold, or all that the jobs ask for."""
+    least = int(wl.shapes["share"][wl.shapes["share"] > 0].min(initial=GPU_MILLI))
+    room = np.minimum(wl.nodes["cpu"].astype(np.int64), 1 << 20) + wl.nodes["gpu"] * np.int64(GPU_MILLI // least)
+    return min(asked, int(room.sum()))

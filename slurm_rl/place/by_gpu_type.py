@@ -1,0 +1,117 @@
+"""Places a job on nodes of one GPU type, the most preferred on which it fits: what `greedy` and `mip` go by.
+
+Implements P5 of docs/backfill.md; what it prefers is in docs/placement.md.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_rl.kernel import tables as t
+from slurm_rl.kernel.arrays import CPU, GPU, GPU_MILLI, MEM, Record
+from slurm_rl.kernel.jit import inner, kernel
+from slurm_rl.place.capacity import NOT_MINE, capacity
+
+_EQUAL = 1e-9  # of a GPU
+
+
+@kernel
+def place_by_type(w: Record, s: int, view: int, first: int, last: int) -> int:
+    """On nodes of one GPU type, the most preferred on which it fits: one that holds all, else the roomiest.
+
+    Of several, the one on which it leaves the fewest free GPUs that the mix cannot use, then the fullest.
+    """
+    shapes, kind_node, prefer, nodes = t.shapes(w), t.kind_node(w), t.prefer(w), t.nodes(w)
+    if not shapes.alone[s] or shapes.gpu[s] + shapes.share[s] == 0:
+        return NOT_MINE  # no single type could hold it, or it is not about GPUs
+    units = shapes.units[s]
+    types = prefer.shape[1]
+    room = np.zeros(types, dtype=np.int64)
+    for at in range(first, last):
+        n = kind_node[at]
+        if room[nodes.type[n]] < units:
+            room[nodes.type[n]] += capacity(w, s, view, n, units)
+    best = -1
+    for k in range(types):
+        if room[k] >= units and (best < 0 or prefer[s, k] > prefer[s, best]):
+            best = k
+    if best < 0:
+        return 0
+    count, left = 0, units
+    weigh = len(t.mix(w)) > 0
+    while left > 0:
+        pick, pick_room, pick_free, pick_lost = -1, 0, 0, 0.0
+        for at in range(first, last):
+            n = kind_node[at]
+            if nodes.type[n] != best:
+                continue
+            here = capacity(w, s, view, n, left)
+            if here == 0 or here < pick_room:
+                continue
+            lost = blocked(w, s, view, n, here) - blocked(w, s, view, n, 0) if weigh else 0.0
+            free = t.free(w)[view, n, GPU]
+            less = lost < pick_lost - _EQUAL or (lost <= pick_lost + _EQUAL and free < pick_free)
+            if here > pick_room or less:
+                taken = False
+                for i in range(count):
+                    taken = taken or t.spot(w).node[i] == n
+                if not taken:
+                    pick, pick_room, pick_free, pick_lost = n, here, free, lost
+        t.spot(w).node[count], t.spot(w).units[count], t.spot(w).gpus[count] = pick, pick_room, 0
+        count += 1
+        left -= pick_room
+    return count
+
+
+@inner
+def blocked(w: Record, s: int, view: int, n: int, units: int) -> float:
+    """Free GPUs on a node that the mix could not use once it has so many units of a shape: `Problem.blocked`."""
+    shapes, used = t.shapes(w), t.used(w)
+    slots = used.shape[2]
+    cpu = t.free(w)[view, n, CPU] - units * shapes.cpu[s]
+    mem = t.free(w)[view, n, MEM] - units * shapes.mem[s]
+    gpu = t.free(w)[view, n, GPU] - units * shapes.gpu[s]
+    share = shapes.share[s]
+    milli = np.empty(slots, dtype=np.int64)  # free of each GPU
+    idle = float(gpu)
+    if slots > 0:
+        whole = units * shapes.gpu[s]
+        for k in range(slots):
+            milli[k] = GPU_MILLI - used[view, n, k]
+            if whole > 0 and milli[k] == GPU_MILLI:
+                milli[k] = 0
+                whole -= 1
+        for _ in range(units if share > 0 else 0):
+            fullest = -1
+            for k in range(slots):
+                if milli[k] >= share and (fullest < 0 or milli[k] < milli[fullest]):
+                    fullest = k
+            milli[fullest] -= share
+        gpu, idle = 0, 0.0
+        for k in range(slots):
+            gpu += milli[k] == GPU_MILLI
+            idle += milli[k] / GPU_MILLI
+    total = 0.0
+    if idle == 0.0:
+        return total
+    for i in range(len(t.mix(w))):
+        m = t.mix(w).request[i]
+        if not _may_use(w, shapes.kind[m], n):
+            continue
+        need = shapes.share[m] if shapes.share[m] > 0 else GPU_MILLI
+        lost, most = 0.0, 0
+        for k in range(slots):
+            most = max(most, milli[k])
+            lost += milli[k] / GPU_MILLI if milli[k] < need else 0.0
+        fits = cpu >= shapes.cpu[m] and mem >= shapes.mem[m] and gpu >= shapes.gpu[m]
+        fits = fits and (shapes.share[m] == 0 or most >= need)
+        total += t.mix(w).part[i] * (lost if fits else idle)
+    return total
+
+
+@inner
+def _may_use(w: Record, kind: int, n: int) -> bool:
+    for i in range(t.class_ptr(w)[kind], t.class_ptr(w)[kind + 1]):
+        if t.class_list(w)[i] == t.nodes(w).klass[n]:
+            return True
+    return False

@@ -1,0 +1,56 @@
+"""When running jobs are expected to give their GPUs back, and which GPU types jobs accept or fit on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_rl.kernel.arrays import GPU_MILLI, Array
+from slurm_rl.kernel.tables import World
+
+
+def ends(world: World, pool: int, now: int, types: int) -> list[tuple[Array, Array]]:
+    """By GPU type: when running jobs are expected to end, and the GPUs that are free with them, in order."""
+    first = int(world["pools"]["first_job"][pool])
+    running = world["running"][first : first + int(world["pools"]["running"][pool])]
+    live = world["live"][running]
+    kind = world["nodes"]["type"][world["entries"]["node"][live["held"]]]
+    shapes = world["shapes"][world["jobs"]["request"][running]]
+    speed = world["speed"][shapes["row"], kind]
+    ran = now - live["start"]
+    left = np.maximum(live["expected"], 1.0) / speed - ran
+    # One that has run for longer than expected is taken to be in its middle.
+    end = np.minimum(np.where(left > 0, now + left, now + ran), np.maximum(live["expected_end"], now))
+    gpus = shapes["units"] * shapes["gpu"]
+    found = []
+    for t in range(types):
+        mine = np.flatnonzero(kind == t)
+        mine = mine[np.argsort(end[mine], kind="stable")]
+        found.append((end[mine], np.cumsum(gpus[mine])))
+    return found
+
+
+def accepted(world: World, types: int) -> list[list[int]]:
+    """GPU types that jobs of each kind may use."""
+    ptr, listed, kind = world["kind_ptr"], world["kind_node"], world["nodes"]["type"]
+    return [np.unique(kind[listed[ptr[k] : ptr[k + 1]]]).tolist() for k in range(len(ptr) - 1)]
+
+
+def holds(world: World, types: int) -> Array:
+    """By [shape, GPU type]: whether the nodes of the type that a job may use would hold it if nothing else ran."""
+    ptr, listed, nodes = world["kind_ptr"], world["kind_node"], world["nodes"]
+    shapes = world["shapes"][["units", "per_node", "cpu", "mem", "gpu", "share", "kind"]].tolist()
+    found = np.zeros((len(shapes), types), dtype=bool)
+    known: dict[tuple[int, ...], Array] = {}  # requests may differ in their speeds alone
+    for s, shape in enumerate(shapes):
+        if shape not in known:
+            units, per_node, cpu, mem, gpu, share, kind = shape
+            mine = nodes[listed[ptr[kind] : ptr[kind + 1]]]
+            room = np.full(len(mine), min(units, per_node))
+            for free, per in ((mine["cpu"], cpu), (mine["mem"], mem), (mine["gpu"], gpu)):
+                if per:
+                    room = np.minimum(room, free // per)
+            if share:
+                room = np.minimum(room, mine["gpu"] * (GPU_MILLI // share))
+            known[shape] = np.bincount(mine["type"], weights=room, minlength=types) >= units
+        found[s] = known[shape]
+    return found

@@ -1,0 +1,26 @@
+"""`GET /v1/pressure`: how long a job of a given shape would wait, by the jobs like it that are pending."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from slurm_rl.obs.queue import QueueView
+
+_ALL = 2**31 - 1
+
+
+def measure(view: QueueView, partition: str = "", gpus: int = 0, time_limit: int = 0) -> dict[str, Any]:
+    """`like` jobs ask for as many GPUs and as long a limit or more; `wait` is theirs from now, null if unknown."""
+    _, rows = view.page(0, _ALL)
+    there = [job for job in rows if not partition or partition in job.partition.split(",")]
+    like = [job for job in there if job.gpus >= gpus and job.time_limit >= time_limit]
+    starts = [job.expected_start for job in like if job.expected_start is not None]
+    waits = [max(start - view.time, 0.0) for start in starts]
+    wait = None
+    if waits:
+        wait = {"median": statistics.median(waits), "low": min(waits), "high": max(waits)}
+    elif not there:
+        wait = {"median": 0.0, "low": 0.0, "high": 0.0}  # nobody waits
+    head = {"time": view.time, "tick": view.tick}
+    return head | {"pending": len(there), "like": len(like), "wait": wait}
