@@ -139,6 +139,7 @@ def test_a_release_that_is_not_in_the_table_is_read_and_written_only_by_force(
     update = JobUpdate.of(next(j for j in read.jobs if j.job_id == waiting), site_factor=12)
     with pytest.raises(SlurmError, match=r"is not known.*only read, never written.*--force"):
         later.update([update])
+    wait_until(lambda: waiting in client.site_factors(), "sprio shows the job")
     assert client.site_factors()[waiting] == 0
     later.force = True
     assert [r.applied for r in later.update([update])] == [True]
@@ -181,6 +182,11 @@ def test_a_thousand_site_factors_in_two_seconds_read_back_right(client: CliClien
     jobs = [j for j in client.snapshot().jobs if j.pending and not j.held]
     assert len(jobs) >= 1000
     jobs = jobs[:1000]
+
+    def all_shown() -> bool:
+        # sprio leaves out a task that was just separated until the scheduler has looked at it once.
+        return {j.job_id for j in jobs} <= client.site_factors().keys()
+
     seconds = []
     for attempt in range(1, 11):  # the best of ten, because others share the machine
         wanted = {j.job_id: (-1) ** attempt * (10 * attempt + j.job_id % 977) for j in jobs}
@@ -188,6 +194,7 @@ def test_a_thousand_site_factors_in_two_seconds_read_back_right(client: CliClien
         results = client.update([JobUpdate.of(j, site_factor=wanted[j.job_id]) for j in jobs])
         seconds.append((time.monotonic() - began) / crowding())
         assert {r.status for r in results} == {UpdateStatus.APPLIED}
+        wait_until(all_shown, "sprio shows every job")
         read_back = client.site_factors()
         assert {job_id: read_back[job_id] for job_id in wanted} == wanted
         if seconds[-1] <= 2.0:
