@@ -68,6 +68,7 @@ def up(
     plugin: Annotated[str, typer.Option(help="Run the service and its plugin: off, shadow or enforce.")] = "off",
     slurm: Annotated[str, typer.Option(help="A release that lab fetch brought; else the installed one.")] = "",
     auth: Annotated[str, typer.Option(help="munge, or slurm: Slurm's own, since 23.11.")] = "munge",
+    clock: Annotated[float, typer.Option(help="Let its time run so many times as fast (libfaketime).")] = 1.0,
     directory: Directory = Path(_DIR),
     as_json: Json = False,
 ) -> None:
@@ -76,6 +77,7 @@ def up(
     Examples:
       sudo slurm-rl lab up --nodes "a100:8*2,t4:4*2:cpus=32:mem=128" --accounting
       sudo slurm-rl lab up --slurm 26.05 --dir /tmp/lab26
+      sudo slurm-rl lab up --clock 120
     """
     from slurm_rl.errors import unknown_name
     from slurm_rl.lab import lab
@@ -85,7 +87,7 @@ def up(
         raise unknown_name("--plugin mode", plugin, PluginMode)
     if auth not in set(Auth):
         raise unknown_name("--auth", auth, Auth)
-    spec = LabSpec(directory, parse_nodes(nodes), accounting, PluginMode(plugin), slurm, Auth(auth))
+    spec = LabSpec(directory, parse_nodes(nodes), accounting, PluginMode(plugin), slurm, Auth(auth), clock=clock)
     began = time.monotonic()
     started = lab.up(spec)
     seconds = time.monotonic() - began
@@ -125,6 +127,8 @@ def status(directory: Directory = Path(_DIR), as_json: Json = False) -> None:
         return
     dead = [name for name, p in value["processes"].items() if not p["alive"]]
     print(f"The lab in {found.directory} is {value['status']}.")
+    if found.state.clock is not None:
+        print(f"Clock: {found.state.clock.speed:g} times real time, {value['clock']['now']} now.")
     if dead:
         print(f"Not running any more: {', '.join(dead)}")
     if "error" in value:
@@ -203,6 +207,14 @@ def _exports(state: Any) -> list[str]:
     return [f"export SLURM_CONF={state.slurm_conf}", *path]
 
 
+def _clock(clock: Any) -> dict[str, Any] | None:
+    if clock is None:
+        return None
+    from datetime import UTC, datetime
+
+    return {"speed": clock.speed, "now": datetime.fromtimestamp(clock.now(), UTC).isoformat(timespec="seconds")}
+
+
 def _described(found: Any) -> dict[str, Any]:
     state = found.state
     alive = {p.name: {"pid": p.pid, "alive": p.alive()} for p in state.own_processes()}
@@ -217,6 +229,7 @@ def _described(found: Any) -> dict[str, Any]:
         "auth": state.auth,
         "shell": _exports(state),
         "accounting": state.accounting,
+        "clock": _clock(state.clock),
         "plugin": state.plugin,
         "node_names": list(state.nodes),
         "processes": alive,

@@ -7,7 +7,7 @@ import random
 import secrets
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def write_all(spec: LabSpec, ports: Ports, release: Release, plugin_dir: Path | 
     key.write_bytes(secrets.token_bytes(128))
     for index in range(max(c.gpus for c in spec.nodes)):
         _make_device(directory / "dev" / f"nvidia{index}")
-    text = slurm_conf(spec, ports, socket.gethostname().split(".")[0], plugin_dir)
+    text = with_settings(slurm_conf(spec, ports, socket.gethostname().split(".")[0], plugin_dir), _settings(spec))
     write(directory / "slurm.conf", text)
     write(directory / "gres.conf", gres_conf(spec))
     if release.traits.cgroup_disabled:
@@ -154,6 +154,27 @@ def slurm_conf(spec: LabSpec, ports: Ports, host: str, plugin_dir: Path | None =
     names = ",".join(name for c in spec.nodes for name in c.names())
     lines.append(f"PartitionName=batch Nodes={names} Default=YES MaxTime=INFINITE DefaultTime=60 State=UP")
     return "\n".join([*lines, *spec.extra_conf]) + "\n"
+
+
+def _settings(spec: LabSpec) -> dict[str, str]:
+    """What replaces the lab's own settings: what a fast clock needs, then what was asked for.
+
+    Answers take real time, so what waits for them waits longer by the clock.
+    """
+    if spec.clock == 1.0:
+        return dict(spec.settings)
+    wait = round(10 * spec.clock)
+    patient = dict.fromkeys(("MessageTimeout", "TCPTimeout", "BatchStartTimeout"), str(wait))
+    # Slurm wants it five times as long as an answer may take. Jobs that ended stay to be asked for.
+    patient |= {"UnkillableStepTimeout": str(5 * wait), "SlurmdTimeout": "0", "MinJobAge": "100000000"}
+    return patient | dict(spec.settings)
+
+
+def with_settings(text: str, settings: Mapping[str, str]) -> str:
+    """slurm.conf's text with some settings in place of its own; Slurm complains of a name that stands there twice."""
+    names = {name.lower() for name in settings}
+    kept = [line for line in text.splitlines() if line.partition("=")[0].lower() not in names]
+    return "\n".join([*(f"{name}={value}" for name, value in settings.items()), *kept]) + "\n"
 
 
 def _auth(spec: LabSpec) -> list[str]:

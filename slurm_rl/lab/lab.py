@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurm_rl.errors import InputError, SlurmError
-from slurm_rl.lab import conf, processes, programs, requirements, roots, service, state
+from slurm_rl.lab import clock, conf, processes, programs, requirements, roots, service, state
 from slurm_rl.lab.spec import Auth, LabSpec, PluginMode, check_directory
 from slurm_rl.slurm.command import not_installed
 
@@ -88,8 +88,8 @@ class Lab:
         """Ends exactly this lab's processes and returns the names of those that were alive."""
         with _locked(self.directory):
             self.state = state.load(self.directory)
-            ended = processes.end(self.state.own_processes(), self.directory)
-            self.state = replace(self.state, processes=(), up=False)
+            ended = _end(self.state)
+            self.state = replace(self.state, processes=(), up=False, clock=None)
             self.state.save()
         return [p.name for p in ended]
 
@@ -117,6 +117,7 @@ def up(spec: LabSpec) -> Lab:
         requirements.check_root()
         release = root.release()
     requirements.check_auth(spec.auth, release)
+    clock.check(spec.clock)
     plugin_dir = root.plugin_dir if root else None
     if spec.plugin is not PluginMode.OFF:
         service.check()
@@ -135,18 +136,22 @@ def up(spec: LabSpec) -> Lab:
             auth=spec.auth.value,
         )
         recorded.save()  # before anything else, so that a directory of a killed `up` is known as a lab's
-        programs.write(spec.directory, root, spec.auth)
         for attempt in range(_ATTEMPTS):
+            if spec.clock != 1.0:
+                holder, running = clock.launch(spec.directory, spec.clock)
+                recorded = replace(recorded, processes=(holder,), clock=running)
+                recorded.save()
+            programs.write(spec.directory, root, spec.auth, recorded.clock)
             conf.write_all(spec, conf.free_ports(spec.node_count()), release, plugin_dir)
             if spec.plugin is not PluginMode.OFF:
-                service.configure(spec.directory, spec.plugin, plugin_dir)
+                service.configure(spec.directory, spec.plugin, plugin_dir, recorded.clock)
             try:
                 return Lab(_start(recorded))
             except SlurmError as error:
                 # Nobody listened on the ports when they were chosen; another lab may have chosen them meanwhile.
                 if "already in use" not in str(error) or attempt == _ATTEMPTS - 1:
                     raise
-                _empty(spec.directory, keep=("bin", "sbin", state.FILE))
+                _empty(spec.directory, keep=(state.FILE,))
     raise AssertionError("unreachable")
 
 
@@ -156,10 +161,17 @@ def _start(recorded: state.LabState) -> state.LabState:
     try:
         starter.start_all()
     except BaseException:
-        processes.end(starter.state.processes, recorded.directory)
-        replace(starter.state, processes=(), up=False).save()
+        _end(starter.state)
+        replace(starter.state, processes=(), up=False, clock=None).save()
         raise
     return starter.state
+
+
+def _end(recorded: state.LabState) -> list[processes.Process]:
+    """Ends a lab's processes, and removes the shared memory of its clock."""
+    ended = processes.end(recorded.own_processes(), recorded.directory)
+    clock.forget(recorded.clock, ended)
+    return ended
 
 
 def _check_owner(directory: Path) -> None:
@@ -174,12 +186,14 @@ def _empty(directory: Path, keep: Sequence[str] = ()) -> None:
         return
     if not (directory / state.FILE).is_file():
         raise InputError(f"{directory} is not empty and holds no lab", field="--dir", remedy="choose another one")
-    if _running(state.load(directory)):
+    recorded = state.load(directory)
+    if _running(recorded):
         raise InputError(
             f"a lab is running in {directory}",
             field="--dir",
             remedy="use it (slurm-rl lab status) or end it (slurm-rl lab down)",
         )
+    clock.forget(recorded.clock)
     for entry in left:
         if entry.name in keep:
             continue
@@ -288,7 +302,7 @@ class _Starter:
             case "slurmctld":
                 return [programs["slurmctld"], "-D", "-f", slurm_conf], self._slurmctld_answers
             case "service":
-                return service.command(d), service.answers(d)
+                return service.command(d, self.state.clock), service.answers(d)
             case _:
                 return [programs["slurmd"], "-D", "-N", name.removeprefix("slurmd-"), "-f", slurm_conf], None
 

@@ -1,4 +1,5 @@
-"""Scripts that run a lab's programs where the installed ones do not do: those of another release, or without munge.
+"""Scripts that run a lab's programs where the installed ones do not do: those of another release, without munge, or
+in fast-forward.
 
 Daemons of a root run in a mount namespace of their own, in which the root's /usr lies over the machine's: the machine's
 users and files are there, its programs are not. A namespace ends with its last process, so no mount is left behind.
@@ -13,6 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from slurm_rl.lab import requirements
+from slurm_rl.lab.clock import Clock
 from slurm_rl.lab.roots import Root
 from slurm_rl.lab.spec import Auth
 
@@ -23,6 +25,7 @@ COMMANDS = (
 )
 # In sbin/, and run as root: daemons, and programs that see what they see.
 DAEMONS = ("munged", "slurmctld", "slurmd", "slurmdbd", "mariadbd", "mariadb-install-db", "mariadb")
+IN_LAB_TIME = ("slurmctld", "slurmd", "slurmdbd")  # munge and MariaDB go by real time
 LUAS = ("lua5.1", "lua5.3", "lua5.4")
 OWN_RUN = "SLURM_RL_LAB_RUN"  # names the directory a daemon sees as /run, if that is not run/ of the lab
 
@@ -38,20 +41,21 @@ exec unshare --map-root-user --mount /bin/sh -c \\
 """
 
 
-def write(directory: Path, root: Root | None, auth: Auth) -> None:
+def write(directory: Path, root: Root | None, auth: Auth, clock: Clock | None = None) -> None:
     """Fills bin/ and sbin/ of a lab, unless the installed programs do as they are."""
-    if root is None and auth is Auth.MUNGE:
+    if root is None and auth is Auth.MUNGE and clock is None:
         return
     before = ""
     if auth is Auth.SLURM:
         before = f"{directory}/sbin/with-own-run "
         _write(Path(before.strip()), _WITH_OWN_RUN.format(variable=OWN_RUN, directory=directory))
+    hasten = f"{clock.prefix()} " if clock else ""
     for name in COMMANDS:
         if command := root.by_loader(name) if root else requirements.find(name):
-            _write(directory / "bin" / name, f'exec {before}{command} "$@"\n')
+            _write(directory / "bin" / name, f'exec {hasten}{before}{command} "$@"\n')
     for name in (*DAEMONS, *LUAS):
         if command := root.in_namespace(name) if root else requirements.find(name):
-            _write(directory / "sbin" / name, f'exec {before}{command} "$@"\n')
+            _write(directory / "sbin" / name, f'exec {hasten if name in IN_LAB_TIME else ""}{before}{command} "$@"\n')
 
 
 def _write(path: Path, script: str) -> None:

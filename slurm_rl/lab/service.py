@@ -9,6 +9,7 @@ from pathlib import Path
 
 from slurm_rl.config import as_toml
 from slurm_rl.errors import EnvironmentMissing
+from slurm_rl.lab.clock import Clock
 from slurm_rl.lab.conf import write
 from slurm_rl.lab.spec import PluginMode
 from slurm_rl.slurm import plugin
@@ -27,9 +28,14 @@ def check() -> None:
         )
 
 
-def configure(directory: Path, mode: PluginMode, plugin_dir: Path | None = None) -> None:
+_DEADLINE_MS = 30  # of the plugin, in real time
+
+
+def configure(directory: Path, mode: PluginMode, plugin_dir: Path | None = None, clock: Clock | None = None) -> None:
     """Installs the plugin beside slurm.conf, where slurmctld looks for it, and writes the service's settings."""
-    plugin.install(directory, _lua(directory, plugin_dir), socket=socket_path(directory))
+    # slurmctld counts the plugin's milliseconds by the lab's clock.
+    deadline = None if clock is None else min(1000, round(_DEADLINE_MS * clock.speed))
+    plugin.install(directory, _lua(directory, plugin_dir), socket=socket_path(directory), deadline_ms=deadline)
     settings = {
         "mode": mode.value,
         "slurm_conf": str(directory / "slurm.conf"),
@@ -57,8 +63,13 @@ def socket_path(directory: Path) -> Path:
     return directory / "run" / "slurm-rl.socket"
 
 
-def command(directory: Path) -> list[str]:
-    program = [sys.executable, "-c", "from slurm_rl.cli import main; main()"]
+# Waits go by real time: Python's own do not end under libfaketime. What the time is, the lab's clock says.
+_IN_LAB_TIME = "import time; real = time.time; time.time = lambda: {began!r} + (real() - {began!r}) * {speed!r}; "
+
+
+def command(directory: Path, clock: Clock | None = None) -> list[str]:
+    hasten = _IN_LAB_TIME.format(began=clock.began, speed=clock.speed) if clock else ""
+    program = [sys.executable, "-c", f"{hasten}from slurm_rl.cli import main; main()"]
     return [*program, "serve", "--config", str(config_path(directory))]
 
 

@@ -60,6 +60,8 @@ class LabSpec:
     slurm: str = ""  # a release that `lab fetch` brought, such as 24.11; "" is the installed one
     auth: Auth = Auth.MUNGE
     extra_conf: tuple[str, ...] = ()  # lines for slurm.conf, after all others
+    clock: float = 1.0  # how many times as fast as real time the lab lives
+    settings: tuple[tuple[str, str], ...] = ()  # slurm.conf's names and values, in place of the lab's own
     run_nodes: bool = True  # False declares the nodes and starts no slurmd: for measuring large queues
 
     def node_count(self) -> int:

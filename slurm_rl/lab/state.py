@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_rl.errors import InputError
+from slurm_rl.lab.clock import Clock
 from slurm_rl.lab.conf import write
 from slurm_rl.lab.processes import Process
 
@@ -29,6 +30,7 @@ class LabState:
     auth: str = "munge"
     processes: tuple[Process, ...] = ()
     up: bool = False  # True once every daemon answered
+    clock: Clock | None = None  # None: real time
 
     @property
     def slurm_conf(self) -> Path:
@@ -37,7 +39,7 @@ class LabState:
     @property
     def bin(self) -> Path | None:
         """The lab's own commands, for the front of PATH; None if the installed ones do."""
-        return self.directory / "bin" if self.root or self.auth != "munge" else None
+        return self.directory / "bin" if self.root or self.auth != "munge" or self.clock else None
 
     def save(self) -> None:
         value = asdict(self) | {
@@ -77,6 +79,7 @@ def load(directory: Path) -> LabState:
             auth=value.get("auth", "munge"),
             processes=tuple(Process(**p) for p in value["processes"]),
             up=value["up"],
+            clock=Clock(**value["clock"]) if value.get("clock") else None,
         )
     except FileNotFoundError:
         raise InputError(f"no lab in {directory}", remedy="slurm-rl lab up, or give its --dir") from None
