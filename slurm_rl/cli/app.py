@@ -29,6 +29,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "models": ("slurm_rl.cli.models", "list, show, promote and roll back learned policies"),
     "show-conf": ("slurm_rl.cli.show_conf", "print every setting and where it comes from"),
     "install-plugin": ("slurm_rl.cli.install_plugin", "put the job_submit.lua shim beside slurm.conf, or take it away"),
+    "completion": ("slurm_rl.cli.completion", "complete commands, options and names in bash, zsh and fish"),
+    "version": ("slurm_rl.cli.version", "say which slurm-rl, Python and Slurm these are"),
 }
 
 _EXAMPLES = """\
@@ -78,6 +80,7 @@ def _run(name: str, args: list[str], wants_json: bool) -> int:
     import typer
 
     app: typer.Typer = module.app
+    app.rich_markup_mode = None  # one plain style of help for all commands, which pipes and narrow terminals can take
     try:
         result = app(args=args, prog_name=f"slurm-rl {name}", standalone_mode=False)
     except typer.TyperException as error:  # a wrong option or argument

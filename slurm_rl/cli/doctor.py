@@ -27,6 +27,12 @@ def doctor(
     """Check a Slurm site and say what to change, and why.
 
     The exit code is 0 if all is well, 1 if something should be changed, 2 if something must be.
+
+    Examples:
+
+      slurm-rl doctor
+
+      slurm-rl doctor --slurm-conf /etc/slurm/slurm.conf --json
     """
     from slurm_rl.errors import SlurmRlError
     from slurm_rl.slurm import inspect

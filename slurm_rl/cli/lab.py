@@ -105,7 +105,10 @@ def up(
 
 @app.command()
 def status(directory: Directory = Path(_DIR), as_json: Json = False) -> None:
-    """Show a lab's daemons, nodes and jobs."""
+    """Show a lab's daemons, nodes and jobs.
+
+    Example: slurm-rl lab status
+    """
     from slurm_rl.errors import SlurmError
     from slurm_rl.lab import lab
     from slurm_rl.slurm.cli import CliClient
@@ -148,7 +151,10 @@ def down(
     delete: Annotated[bool, typer.Option("--delete", help="Remove the directory as well.")] = False,
     as_json: Json = False,
 ) -> None:
-    """End exactly the lab's processes, also after a crash."""
+    """End exactly the lab's processes, also after a crash.
+
+    Example: slurm-rl lab down --delete
+    """
     from slurm_rl.lab import lab
 
     ended = lab.attach(directory).down()

@@ -24,7 +24,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
 
 @app.command("list")
 def list_models(config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """List the models that are found, whether they can be used, and which one is in charge."""
+    """List the models that are found, whether they can be used, and which one is in charge.
+
+    Example: slurm-rl models list
+    """
     from slurm_rl.controller.promote import Promotions
     from slurm_rl.errors import ModelError
     from slurm_rl.policy.checkpoint import MANIFEST, load_model, model_directories
@@ -55,7 +58,10 @@ def list_models(config: ConfigFile = None, as_json: AsJson = False) -> None:
 def show(
     name: Annotated[str, typer.Argument(help="A model's name, or its directory.")], as_json: AsJson = False
 ) -> None:
-    """Show what is known of a model: how it was made, from what, and how it scored."""
+    """Show what is known of a model: how it was made, from what, and how it scored.
+
+    Example: slurm-rl models show default
+    """
     from slurm_rl.policy.checkpoint import MANIFEST, find_model, load_model
 
     model = load_model(find_model(name))
@@ -75,7 +81,13 @@ The gate's rules; a refusal names the rule:
 
 - longest: the longest wait is at most 1.2 times that of the policy in charge (and a second)
 
-- completed: at least 0.995 of the jobs that complete under the policy in charge complete"""
+- completed: at least 0.995 of the jobs that complete under the policy in charge complete
+
+Examples:
+
+  slurm-rl models promote ./fitted
+
+  slurm-rl models promote ./fitted --trace traces/hetero.csv.gz"""
 
 
 @app.command(help=_GATE)
@@ -167,7 +179,10 @@ def fit_model(
 
 @app.command()
 def rollback(config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Put the model in charge again that was before the present one."""
+    """Put the model in charge again that was before the present one.
+
+    Example: slurm-rl models rollback
+    """
     from slurm_rl.config import load
     from slurm_rl.controller.promote import Promotions
     from slurm_rl.obs.journal import Journal

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,7 @@ from slurm_rl.backfill.catalogue import RULES
 from slurm_rl.errors import InputError
 from slurm_rl.place.catalogue import PLACEMENTS
 from slurm_rl.policy.catalogue import POLICIES
+from slurm_rl.report.text import duration, number, ratio, share
 
 if TYPE_CHECKING:
     from slurm_rl_sim.replay import Prepared, Run
@@ -271,63 +273,55 @@ def _show(prepared: Prepared, runs: list[Run]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=100 if not sys.stdout.isatty() else None)
+    console = Console(width=80 if not sys.stdout.isatty() else None, highlight=False)
     cluster = prepared.cluster
+    usual = Counter(run.backfill for run in runs).most_common(1)[0][0]
     console.print(
         f"{prepared.trace.name}: {len(prepared.trace):,} jobs on {cluster.name} "
-        f"({cluster.nodes:,} nodes, {cluster.gpus:,} GPUs)",
-        highlight=False,
+        f"({cluster.nodes:,} nodes, {cluster.gpus:,} GPUs), backfill {usual}"
     )
     for note in prepared.trace.notes:
-        console.print(f"note: {note}", highlight=False)
+        console.print(f"note: {note}")
     for row in _rejections(prepared, runs)[:3]:
-        console.print(f"rejected: {row['jobs']} jobs, e.g. {row['example']}: {row['reason']}", highlight=False)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("policy", "backfill"):
-        table.add_column(column, no_wrap=True)
-    for column in ("wait", "×", "p99 wait", "max wait", "BSLD", "×", "gm BSLD", "util"):
+        console.print(f"never ran: {row['jobs']} jobs, e.g. {row['example']}: {row['reason']}")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("policy", overflow="fold")
+    for column in ("wait", "×", "p99", "max", "BSLD", "×", "gm", "util"):
         table.add_column(column, justify="right", no_wrap=True)
     base = next((r for r in runs if r.policy == "multifactor"), runs[0])
     for run in runs:
         m = run.metrics
         table.add_row(
-            run.policy + (" *" if "@oracle" in run.policy else ""),
-            run.backfill,
-            _time(m["mean_wait"]),
-            _ratio(m["mean_wait"], base.metrics["mean_wait"]),
-            _time(m["p99_wait"]),
-            _time(m["max_wait"]),
-            _number(m["mean_bsld"]),
-            _ratio(m["mean_bsld"], base.metrics["mean_bsld"]),
-            _number(m["geomean_bsld"]),
-            "–" if m["utilization"] is None else f"{m['utilization']:.1%}",
+            _called(run, usual) + (" *" if "@oracle" in run.policy else ""),
+            duration(m["mean_wait"]),
+            _multiple(m["mean_wait"], base.metrics["mean_wait"]),
+            duration(m["p99_wait"]),
+            duration(m["max_wait"]),
+            number(m["mean_bsld"]),
+            _multiple(m["mean_bsld"], base.metrics["mean_bsld"]),
+            number(m["geomean_bsld"]),
+            share(m["utilization"]),
         )
     console.print(table)
-    console.print(f"×: ratio to {base.policy}+{base.backfill}; BSLD: bounded slowdown (10 s), gm: geometric mean")
+    console.print(
+        f"wait: mean, 99th percentile, longest; BSLD: bounded slowdown (10 s), mean and\n"
+        f"geometric mean; ×: ratio to {_called(base, usual)}"
+    )
     for run in runs:
         if run.deferral is not None and run.deferral["jobs"]:
             console.print(
-                f"{run.policy}+{run.backfill}: {run.deferral['jobs']:,} jobs were left for later; "
+                f"{_called(run, usual)}: {run.deferral['jobs']:,} jobs were deferred; "
                 f"{run.deferral['allocation_rate']:.1%} of them started in time, "
-                f"{run.deferral['success_rate']:.1%} on the GPU type that they were left for",
-                highlight=False,
+                f"{run.deferral['success_rate']:.1%} on the GPU type they were deferred for"
             )
     if any("@oracle" in r.policy for r in runs):
         console.print("*: knows true run times: a limit that no scheduler can reach")
 
 
-def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return "–"
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"
+def _called(run: Run, usual: str) -> str:
+    """The policy, with its backfill rule where that is not the usual one of this table."""
+    return run.policy if run.backfill == usual else f"{run.policy}+{run.backfill}"
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
-
-
-def _ratio(value: float | None, base: float | None) -> str:
-    return "–" if value is None or not base else f"{value / base:.2f}"
+def _multiple(value: float | None, base: float | None) -> str:
+    return ratio(value, base).removeprefix("×")

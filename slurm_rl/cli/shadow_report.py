@@ -28,7 +28,10 @@ def shadow_report(
     config: Annotated[Path | None, typer.Option(help="The configuration file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
-    """Replay the jobs of the shadow period under Slurm's own order and under the policy's, and compare."""
+    """Replay the jobs of the shadow period under Slurm's own order and under the policy's, and compare.
+
+    Example: slurm-rl shadow-report
+    """
     from slurm_rl.config import load
     from slurm_rl.controller.policy import load_policy
     from slurm_rl.errors import InputError

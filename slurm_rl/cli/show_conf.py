@@ -18,7 +18,14 @@ def show_conf(
     template: Annotated[bool, typer.Option("--template", help="Print a commented file with all defaults.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
-    """Print every setting with its origin: default, file or environment."""
+    """Print every setting with its origin: default, file or environment.
+
+    Examples:
+
+      slurm-rl show-conf
+
+      slurm-rl show-conf --template > slurm-rl.toml
+    """
     from slurm_rl import config as settings
 
     if template:

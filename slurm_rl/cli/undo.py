@@ -17,7 +17,9 @@ _ABOUT = """Return every job we touched or advised to SiteFactor 0, from the jou
 mode off. Slurm shows no factor of held, dependent, deferred and running jobs: those are written too, and slurmctld's
 confirmation counts."""
 _EXIT = """The exit code is 0 if every job was seen at 0 or confirmed, and 1 if some job still has a factor ("left"), or
-if Slurm does not show it and its write was not confirmed ("unverified")."""
+if Slurm does not show it and its write was not confirmed ("unverified").
+
+Examples: slurm-rl undo; slurm-rl undo --all"""
 
 
 class _Parser(argparse.ArgumentParser):

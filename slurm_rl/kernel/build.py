@@ -330,8 +330,9 @@ def _rejections(workload: Workload, requests: Requests, bad_partition: Array) ->
 def _reason(shape: np.void, eligible: int, room: int) -> str:
     if eligible == 0:
         return "no node of its partition has an acceptable GPU type"
-    asks = (("gpu", "GPUs"), ("cpu", "CPUs"), ("mem", "MB"))
-    each = ", ".join(f"{int(shape[field])} {what}" for field, what in asks if shape[field] > 0)
+    asks = (("gpu", "GPU", "GPUs"), ("cpu", "CPU", "CPUs"), ("mem", "MB", "MB"))
+    each = ", ".join(f"{int(shape[f])} {one if shape[f] == 1 else many}" for f, one, many in asks if shape[f] > 0)
     if shape["share"] > 0:
         each = f"{int(shape['share'])}/1000 GPU" + (f", {each}" if each else "")
-    return f"asks for {int(shape['units'])} × ({each}); the {eligible} eligible nodes hold {room} when empty"
+    could = f"only {room} of these fit" if room else "not one of these fits"
+    return f"asks for {int(shape['units'])} × ({each}), but {could} on the {eligible} nodes it may use, even empty ones"

@@ -79,7 +79,7 @@ def test_a_job_that_no_empty_cluster_could_run_is_rejected_with_a_reason() -> No
     simulation.run()
     assert {r.state for r in outcome(simulation, ids).values()} == {"rejected"}
     assert [simulation.workload.rejected[i] for i in range(3)] == [
-        "asks for 5 × (1 GPUs); the 2 eligible nodes hold 4 when empty",
+        "asks for 5 × (1 GPU), but only 4 of these fit on the 2 nodes it may use, even empty ones",
         "no node of its partition has an acceptable GPU type",
         "unknown partition 'r'",
     ]
