@@ -83,7 +83,7 @@ class Config:
     placement_defer: int = _option(
         0,
         _POLICY,
-        "A job that fits may be left for later, by a StartTime that ends by itself, when a faster GPU type is due "
+        "A job that fits may be deferred, by a StartTime that ends by itself, when a faster GPU type is due "
         "soon: until so many seconds after its submission at most (placement mip); 0: never.",
         low=0,
         high=604_800,

@@ -13,7 +13,7 @@ import numpy as np
 
 from slurm_rl.backfill.catalogue import RULES, Rule
 from slurm_rl.backfill.dispatch import start_jobs
-from slurm_rl.domain.snapshot import Later, Plan, Reason, Snapshot, Start
+from slurm_rl.domain.snapshot import Plan, PlannedDeferral, Reason, Snapshot, Start
 from slurm_rl.kernel import tables as t
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.kernel.jit import kernel
@@ -71,7 +71,7 @@ def decide(
     for key, value in (settings | rule.settings | placer.settings).items():
         world[key] = value
     world["calculated"] = calculated
-    world["prefer"] = world["speed"][world["shapes"]["row"]]
+    world["prefer"] = world["speed"][world["requests"]["row"]]
     planner = (planner or Planner()) if placer.planned else None
     if planner is not None and len(world["hint_of"]) == 0:
         world["hint_of"] = np.zeros(len(world["jobs"]), dtype=np.int64)
@@ -83,7 +83,7 @@ def decide(
         world["live"]["score"][snapshot.pending] = scores
     renew_fairshare(world.record, snapshot.now)
     order, values, factors, promoted, starts, queues = [], [], [], [], [], []
-    pool = world["shapes"]["pool"][world["jobs"]["request"][snapshot.pending]]
+    pool = world["requests"]["pool"][world["jobs"]["request"][snapshot.pending]]
     for p in range(len(world["pools"])):
         queue = np.ascontiguousarray(snapshot.pending[pool == p], dtype=np.int64)
         if not len(queue):
@@ -110,8 +110,8 @@ def decide(
     )
     factor = np.concatenate(factors).astype(np.int64).tolist() if order else []
     awaited = planner.awaited if planner is not None else {}
-    later = tuple(Later(j, -int(world["hint_of"][j]), awaited[j]) for j in jobs if j in awaited)
-    return Plan(snapshot.now, tuple(jobs), tuple(factor), reasons, tuple(starts), later)
+    deferrals = tuple(PlannedDeferral(j, -int(world["hint_of"][j]), awaited[j]) for j in jobs if j in awaited)
+    return Plan(snapshot.now, tuple(jobs), tuple(factor), reasons, tuple(starts), deferrals)
 
 
 def _usable(scores: Array) -> bool:
@@ -207,7 +207,7 @@ def _plan_pool(world: Array, now: int, pool: int, queue: Array, cycle: bool) -> 
     if w.track_usage:
         for i in range(starts):
             j = t.started(w)[i]
-            volume = t.shapes(w).volume[t.jobs(w).request[j]]
+            volume = t.requests(w).volume[t.jobs(w).request[j]]
             user, account = np.int64(t.jobs(w).user[j]), np.int64(t.jobs(w).account[j])
             hold(t.users(w), t.accounts(w), user, account, volume, float(now), w.half_life)
     return starts

@@ -32,7 +32,7 @@ class Job:
     nodes: int = 0
     mem_gb: float | None = None
     user: str = ""
-    group: str = ""
+    account: str = ""
     partition: str = ""
     priority: float | None = None
     deadline: int = -1
@@ -96,8 +96,8 @@ def a_trace(jobs: Sequence[Job]) -> Trace:
             cpus=[amount(j.cpus) for j in jobs],
             mem_gb=[amount(j.mem_gb) for j in jobs],
             user=[j.user for j in jobs],
-            group=[j.group for j in jobs],
-            vc=[j.partition for j in jobs],
+            account=[j.account for j in jobs],
+            partition=[j.partition for j in jobs],
             job_name=[j.name for j in jobs],
             priority=[amount(j.priority) for j in jobs],
             deadline=[j.deadline for j in jobs],

@@ -1,4 +1,4 @@
-"""How leaving jobs for later turned out."""
+"""What deferring jobs came to."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from slurm_rl_sim.simulation import Simulation
 
 
 def deferral_figures(result: Result, simulation: Simulation) -> dict[str, float | int | None] | None:
-    """Of the measured jobs that ran: how many were left for later, started in time, and got what they wanted.
+    """Of the measured jobs that ran: how many were deferred, started in time, and got what they wanted.
 
     A deferral succeeds if its job starts in time on the GPU type that it was left for last. None where no job may be
-    left for later.
+    deferred.
     """
     planner = simulation.planner
     rules = planner.settings.deferral if planner is not None else None

@@ -153,13 +153,13 @@ def _anyone_waits(w: Record) -> bool:
 
 @inner
 def _wake(w: Record, now: int) -> None:
-    """Ends the time for which jobs were put off: their pools get a pass."""
+    """Ends the time for which jobs were deferred: their pools get a pass."""
     w.wake = NEVER
     for j in range(len(t.hint_of(w))):
         if t.hint_of(w)[j] < 0:
             if -t.hint_of(w)[j] <= now:
                 t.hint_of(w)[j] = 0
-                touch(w, t.shapes(w).pool[np.int64(t.jobs(w).request[j])], NEW_HEAD)
+                touch(w, t.requests(w).pool[np.int64(t.jobs(w).request[j])], NEW_HEAD)
             else:
                 w.wake = min(w.wake, -t.hint_of(w)[j])
 

@@ -68,10 +68,10 @@ def _any_room(w: Any, hand: Array, count: int) -> bool:
     w.stamp += 1
     for i in range(count):
         s = np.int64(t.jobs(w).request[hand[i]])
-        if t.shapes(w).misfit[s] != w.stamp:
+        if t.requests(w).misfit[s] != w.stamp:
             if call_place(w, s, SCRATCH) > 0:
                 return True
-            t.shapes(w).misfit[s] = w.stamp
+            t.requests(w).misfit[s] = w.stamp
     return False
 
 
@@ -100,7 +100,7 @@ def _without(w: Any, hand: Array, count: int, at: int) -> int:
 
 @kernel
 def _not_now(world: Array, hand: Array, count: int, at: int, until: int) -> int:
-    """Leaves a job for later; how many are left to pick from, 0 if the pool's order is settled."""
+    """Defers a job; how many are left to pick from, 0 if the pool's order is settled."""
     w = world[0]
     t.hint_of(w)[hand[at]] = -until
     w.wake = min(w.wake, until)
@@ -294,7 +294,7 @@ class ReplayEnv(gymnasium.Env[dict[str, Array], Any]):
         return self._observation(), 0.0, False, False, self._info()
 
     def action_masks(self) -> Array:
-        """Which actions name a job, and which of these may be left for later."""
+        """Which actions name a job, and which of these may be deferred."""
         mask = np.arange(len(self._hand)) < self._count
         if not self._defer:
             return mask
@@ -305,7 +305,7 @@ class ReplayEnv(gymnasium.Env[dict[str, Array], Any]):
         return np.concatenate([mask, later])
 
     def _until(self, j: int) -> int:
-        """When a job that is left for later now comes back."""
+        """When a job that is deferred now comes back."""
         simulation, _ = self._ready()
         bound = int(simulation.world["jobs"]["submit"][j]) + int(self._defer_seconds)
         return min(simulation.now + int(self._defer_seconds / self._defer), bound)

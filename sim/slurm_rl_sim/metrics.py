@@ -231,9 +231,9 @@ def _cluster(result: Result, picked: Array) -> dict[str, Value]:
 
 
 def _per_unit(result: Result, on_gpus: bool) -> Array:
-    """GPUs (or, without any, CPUs) of one unit of each shape."""
-    shapes = result.workload.shapes
-    return shapes["gpu"] + shapes["share"] / 1000.0 if on_gpus else shapes["cpu"].astype(np.float64)
+    """GPUs (or, without any, CPUs) of one unit of each request."""
+    requests = result.workload.requests
+    return requests["gpu"] + requests["share"] / 1000.0 if on_gpus else requests["cpu"].astype(np.float64)
 
 
 def _queue(submit: Array, start: Array, first: int, last: int) -> tuple[int, float, Array]:

@@ -19,7 +19,7 @@ from slurm_rl_sim.state import QUEUED, RUNNING, enqueue, heap_push, heap_remove,
 def arrive(w: Record, j: int) -> None:
     """Puts a job into its pool's queue."""
     pools, live, queue = t.pools(w), t.live(w), t.queue(w)
-    pool = t.shapes(w).pool[np.int64(t.jobs(w).request[j])]
+    pool = t.requests(w).pool[np.int64(t.jobs(w).request[j])]
     estimate(w, j)
     if w.fixed_order:
         live.score[j] = call_score(w, 0.0, j)
@@ -43,13 +43,13 @@ def release(w: Record, j: int, now: int) -> None:
     """Gives back what a running job holds."""
     live = t.live(w)
     s = np.int64(t.jobs(w).request[j])
-    pool = t.shapes(w).pool[s]
+    pool = t.requests(w).pool[s]
     apply(w, s, NOW, live.held[j], GIVE)
     forget(w, live.held[j])
     live.held[j] = 0
     leave_running(w, pool, j)
     if w.track_usage:
-        _hold(w, j, -t.shapes(w).volume[s], now)
+        _hold(w, j, -t.requests(w).volume[s], now)
     touch(w, pool, RELEASED)
 
 
@@ -89,7 +89,7 @@ def launch(w: Record, j: int, now: int, began: int) -> None:
     live.end[j] = max(began + min(needs(w, j), t.jobs(w).limit[j]), now)
     heap_push(w, j)
     if w.track_usage:
-        _hold(w, j, t.shapes(w).volume[np.int64(t.jobs(w).request[j])], now)
+        _hold(w, j, t.requests(w).volume[np.int64(t.jobs(w).request[j])], now)
     first = w.logged
     at = first
     e = live.held[j]

@@ -17,7 +17,7 @@ from slurm_rl.errors import InputError
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.kernel.build import Speeds, Workload, build
 from slurm_rl.place.catalogue import PLACEMENTS
-from slurm_rl.place.plan import Planner, Settings
+from slurm_rl.place.plan import Planner, PlannerSettings
 from slurm_rl.place.speed import SpeedMatrix
 from slurm_rl.policy.registry import PolicySpec, parse_policy
 from slurm_rl.traces.limits import with_time_limits
@@ -56,7 +56,7 @@ class Run:
     jobs_per_second: float
     peak_rss_mb: float
     result: Result = field(repr=False)
-    deferral: dict[str, float | int | None] | None = None  # where jobs may be left for later
+    deferral: dict[str, float | int | None] | None = None  # where jobs may be deferred
 
 
 def parse_contenders(names: str | Sequence[str], backfill: str) -> list[Contender]:
@@ -177,7 +177,7 @@ def replay(
     preempt: bool = False,
     events: NodeEvents | None = None,
     weights: dict[str, float] | None = None,
-    planning: Settings | None = None,
+    planning: PlannerSettings | None = None,
     on_progress: Progress | None = None,
     check: bool = False,
 ) -> list[Run]:

@@ -79,10 +79,10 @@ def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
 @inlined
 def _room_for_arrivals(w: Record, pool: int) -> bool:
     """Whether the sums leave room for one of the jobs that have just arrived."""
-    jobs, shapes = t.jobs(w), t.shapes(w)
+    jobs, requests = t.jobs(w), t.requests(w)
     for j in range(w.fresh, w.arrived):
         s = np.int64(jobs.request[j])
-        if shapes.pool[s] == pool and fits_totals(w, s, NOW):
+        if requests.pool[s] == pool and fits_totals(w, s, NOW):
             return True
     return False
 
@@ -90,12 +90,12 @@ def _room_for_arrivals(w: Record, pool: int) -> bool:
 @inlined
 def _arrivals(w: Record, now: int, pool: int) -> int:
     """Tests the jobs that have just arrived, in order, against what is free (and EASY's standing reservation)."""
-    pools, queue, shapes, jobs, live = t.pools(w), t.queue(w), t.shapes(w), t.jobs(w), t.live(w)
+    pools, queue, requests, jobs, live = t.pools(w), t.queue(w), t.requests(w), t.jobs(w), t.live(w)
     first, last = pools.queue_first[pool], pools.queue_last[pool]
     if pools.fresh[pool] == 1:
         # The usual case: one arrival, found without a walk along the queue.
         lone = w.arrived - 1
-        while shapes.pool[jobs.request[lone]] != pool or live.state[lone] != QUEUED:
+        while requests.pool[jobs.request[lone]] != pool or live.state[lone] != QUEUED:
             lone -= 1
         first = last - 1 if queue[last - 1] == lone else queue_place(w, pool, lone)
         last = first + 1

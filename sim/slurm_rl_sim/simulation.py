@@ -43,7 +43,7 @@ def _read_cycles() -> int:
 
 
 def check_deferral(backfill: str, placement: str) -> None:
-    """Refuses rules that do not leave a job for later: those that book nodes ahead would start it all the same."""
+    """Refuses rules that do not defer a job: those that book nodes ahead would start it all the same."""
     if not PLACEMENTS[placement].planned:
         planned = " or ".join(row.name for row in PLACEMENTS if row.planned)
         raise InputError(f"needs --placement {planned}", field="--defer")

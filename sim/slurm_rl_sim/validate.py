@@ -54,13 +54,13 @@ def _chain(simulation: Simulation, at: int) -> list[int]:
 def _chains(simulation: Simulation) -> Iterator[str]:
     """Entries: each is spare, or in the chain of one job; a running job holds all its units on nodes it may use."""
     world = simulation.world
-    live, jobs, shapes, entries, nodes = (world[t] for t in ("live", "jobs", "shapes", "entries", "nodes"))
+    live, jobs, requests, entries, nodes = (world[t] for t in ("live", "jobs", "requests", "entries", "nodes"))
     owner = dict.fromkeys(_chain(simulation, int(entries["next"][0])), "spare")
     for field in ("held", "booked"):
         for j in np.flatnonzero(live[field]).tolist():
             units = 0
-            shape = shapes[jobs["request"][j]]
-            kind = int(shape["kind"])
+            request = requests[jobs["request"][j]]
+            kind = int(request["kind"])
             mine = world["kind_node"][world["kind_ptr"][kind] : world["kind_ptr"][kind + 1]]
             for e in _chain(simulation, int(live[field][j])):
                 if e in owner:
@@ -71,8 +71,8 @@ def _chains(simulation: Simulation) -> Iterator[str]:
                     yield f"job {j} has node {entries['node'][e]}, which it may not use"
                 if field == "held" and nodes["down"][entries["node"][e]]:
                     yield f"job {j} runs on node {entries['node'][e]}, which is down"
-            if units != shape["units"]:
-                yield f"job {j} has {units} of {shape['units']} units"
+            if units != request["units"]:
+                yield f"job {j} has {units} of {request['units']} units"
     if len(owner) != len(entries) - 1:
         yield f"{len(entries) - 1 - len(owner)} entries are lost"
 
@@ -86,16 +86,16 @@ def _free(simulation: Simulation) -> Iterator[str]:
     left = np.stack([nodes[f] * up for f in ("cpu", "mem", "gpu")], axis=1).astype(np.int64)
     milli = np.where(np.arange(slots)[None, :] < nodes["gpu"][:, None], GPU_MILLI * nodes["down"][:, None], GPU_MILLI)
     for j in np.flatnonzero(world["live"]["held"]).tolist():
-        shape = world["shapes"][world["jobs"]["request"][j]]
+        request = world["requests"][world["jobs"]["request"][j]]
         for e in _chain(simulation, int(world["live"]["held"][j])):
             n, units, gpus = (int(entries[f][e]) for f in ("node", "units", "gpus"))
-            left[n, CPU] -= units * shape["cpu"]
-            left[n, MEM] -= units * shape["mem"]
+            left[n, CPU] -= units * request["cpu"]
+            left[n, MEM] -= units * request["mem"]
             if slots:
                 for k in range(slots):
-                    milli[n, k] += (gpus >> k & 1) * (int(shape["share"]) or GPU_MILLI)
+                    milli[n, k] += (gpus >> k & 1) * (int(request["share"]) or GPU_MILLI)
             else:
-                left[n, GPU] -= units * shape["gpu"]
+                left[n, GPU] -= units * request["gpu"]
     if slots:
         left[:, GPU] = (milli == 0).sum(axis=1)
         for n, k in np.argwhere(milli > GPU_MILLI).tolist():
@@ -126,7 +126,7 @@ def _running(simulation: Simulation) -> Iterator[str]:
         up, here = heap[(at - 1) // 2], heap[at]
         if (live["end"][up], up) > (live["end"][here], here):
             yield f"the heap has job {up}, which ends later, above job {here}"
-    pool_of = world["shapes"]["pool"][world["jobs"]["request"]]
+    pool_of = world["requests"]["pool"][world["jobs"]["request"]]
     for pool in range(len(pools)):
         first = int(pools["first_job"][pool])
         listed = world["running"][first : first + int(pools["running"][pool])].tolist()
@@ -140,7 +140,7 @@ def _queues(simulation: Simulation) -> Iterator[str]:
     world = simulation.world
     live, pools = world["live"], world["pools"]
     waiting = np.flatnonzero(live["state"] == st.QUEUED)
-    pool_of = world["shapes"]["pool"][world["jobs"]["request"]]
+    pool_of = world["requests"]["pool"][world["jobs"]["request"]]
     for pool in range(len(pools)):
         first, last = int(pools["queue_first"][pool]), int(pools["queue_last"][pool])
         if not pools["first_job"][pool] <= first <= last <= pools["last_job"][pool]:

@@ -106,7 +106,7 @@ def _go(
 
 @kernel
 def _until(w: Any, j: int, defer: int, seconds: float) -> int:
-    """When a job that is left for later now comes back: as ReplayEnv has it."""
+    """When a job that is deferred now comes back: as ReplayEnv has it."""
     return min(w.clock + int(seconds / defer), t.jobs(w).submit[j] + int(seconds))
 
 
@@ -194,7 +194,7 @@ class ReplayVectorEnv(VectorEnv[dict[str, Array], Array, Array]):
         self._mask = np.zeros((num_envs, *one.observation_space["mask"].shape), dtype=np.int8)  # type: ignore[index]
         self._planned = np.zeros(num_envs, dtype=np.int64)
         most = one._jobs + one._warm_up if one._defer else 0
-        self._deferred = np.zeros((num_envs, most), dtype=np.int64)  # how often each job of a window was put off
+        self._deferred = np.zeros((num_envs, most), dtype=np.int64)  # how often each job of a window was deferred
         self._ended = np.zeros(num_envs, dtype=bool)
         parts = min(threads or os.cpu_count() or 1, num_envs)
         cuts = np.linspace(0, num_envs, parts + 1).astype(int).tolist()

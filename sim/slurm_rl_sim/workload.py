@@ -23,7 +23,7 @@ def sorted_by_id(trace: Trace) -> Trace:
 def requests_of(trace: Trace) -> Requests:
     """The observable part of a trace that is sorted by (submit, id); a blank user or group is a user or group."""
     user, users = number(trace.user.codes)
-    account, accounts = number(trace.group.codes)
+    account, accounts = number(trace.account.codes)
     return Requests(
         submit=trace.submit_time,
         limit=trace.time_limit,
@@ -33,8 +33,8 @@ def requests_of(trace: Trace) -> Requests:
         nodes=np.maximum(trace.num_nodes, 0),
         cpus=trace.cpus,
         mem_gb=trace.mem_gb,
-        partition=trace.vc.codes,
-        partition_names=trace.vc.names,
+        partition=trace.partition.codes,
+        partition_names=trace.partition.names,
         user=user,
         users=users,
         account=account,

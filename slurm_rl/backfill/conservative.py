@@ -86,8 +86,8 @@ def _earliest(w: Record, count: int, pool: int, j: int) -> int:
 
 @inlined
 def _entries(w: Record, s: int) -> int:
-    """How many entries the placement in `t.spot(w)` has: they hold all the units of the shape."""
-    left = t.shapes(w).units[s]
+    """How many entries the placement in `t.spot(w)` has: they hold all the units of the request."""
+    left = t.requests(w).units[s]
     count = 0
     while left > 0:
         left -= t.spot(w).units[count]

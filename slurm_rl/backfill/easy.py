@@ -29,7 +29,7 @@ def easy_pass(
     started: np.ndarray,
 ) -> int:
     """One pass over order[first:last] (E1, E3); the number of jobs written to `started` (arguments: dispatch.py)."""
-    pools, jobs, shapes = t.pools(w), t.jobs(w), t.shapes(w)
+    pools, jobs, requests = t.pools(w), t.jobs(w), t.requests(w)
     count = 0
     i = first
     if fresh == 0:
@@ -52,9 +52,9 @@ def easy_pass(
         j = order[i]
         i += 1
         s = np.int64(jobs.request[j])
-        # Long queues are walked at every pass: what is known of a shape is asked before anything is called.
-        hopeless = shapes.misfit[s] == stamp or (
-            shapes.misfit_both[s] == stamp and now + jobs.limit[j] > pools.shadow[pool]
+        # Long queues are walked at every pass: what is known of a request is asked before anything is called.
+        hopeless = requests.misfit[s] == stamp or (
+            requests.misfit_both[s] == stamp and now + jobs.limit[j] > pools.shadow[pool]
         )
         if not hopeless and j >= fresh and not deferred(w, j) and try_backfill(w, pool, j, now, stamp):
             started[count] = j
@@ -85,7 +85,7 @@ def foresee(w: Record, pool: int, head: int) -> None:
     A job that ends by this bound may start whatever the reservation turns out to be; nodes are planned only when
     another one asks. Jobs started before that end by the shadow time, so that planning late plans the same.
     """
-    pools, jobs, shapes, total, live = t.pools(w), t.jobs(w), t.shapes(w), t.total(w), t.live(w)
+    pools, jobs, requests, total, live = t.pools(w), t.jobs(w), t.requests(w), t.total(w), t.live(w)
     running = t.running(w)
     pools.head[pool] = head
     pools.extra_known[pool] = 0
@@ -99,16 +99,16 @@ def foresee(w: Record, pool: int, head: int) -> None:
         instant = live.expected_end[running[i]]
         while i < last and live.expected_end[running[i]] == instant:
             k = jobs.request[running[i]]
-            total[EXTRA, pool, CPU] += shapes.units[k] * shapes.cpu[k]
-            total[EXTRA, pool, MEM] += shapes.units[k] * shapes.mem[k]
-            total[EXTRA, pool, GPU] += shapes.units[k] * shapes.gpu[k]
+            total[EXTRA, pool, CPU] += requests.units[k] * requests.cpu[k]
+            total[EXTRA, pool, MEM] += requests.units[k] * requests.mem[k]
+            total[EXTRA, pool, GPU] += requests.units[k] * requests.gpu[k]
             i += 1
         if fits_totals(w, s, EXTRA):
             pools.shadow[pool] = instant
             break
-    total[EXTRA, pool, CPU] -= shapes.units[s] * shapes.cpu[s]
-    total[EXTRA, pool, MEM] -= shapes.units[s] * shapes.mem[s]
-    total[EXTRA, pool, GPU] -= shapes.units[s] * shapes.gpu[s]
+    total[EXTRA, pool, CPU] -= requests.units[s] * requests.cpu[s]
+    total[EXTRA, pool, MEM] -= requests.units[s] * requests.mem[s]
+    total[EXTRA, pool, GPU] -= requests.units[s] * requests.gpu[s]
 
 
 @inlined
@@ -140,15 +140,15 @@ def reserve_head(w: Record, pool: int) -> None:
 @inlined
 def try_backfill(w: Record, pool: int, j: int, now: int, stamp: int) -> bool:
     """E3: starts a job behind the reserved head if it ends by the shadow time or stays within the extra."""
-    pools, shapes = t.pools(w), t.shapes(w)
+    pools, requests = t.pools(w), t.requests(w)
     s = np.int64(t.jobs(w).request[j])
-    if shapes.misfit[s] == stamp:
+    if requests.misfit[s] == stamp:
         return False
     if not fits_totals(w, s, NOW):
-        shapes.misfit[s] = stamp
+        requests.misfit[s] = stamp
         return False
     end = now + t.jobs(w).limit[j]
-    if end > pools.shadow[pool] and shapes.misfit_both[s] == stamp:
+    if end > pools.shadow[pool] and requests.misfit_both[s] == stamp:
         return False
     if pools.extra_known[pool] == 0:
         # Round-robin's choice depends on what starts before, and sums do not tell when shared GPUs become whole.
@@ -161,12 +161,12 @@ def try_backfill(w: Record, pool: int, j: int, now: int, stamp: int) -> bool:
             reserve_head(w, pool)
     # The sums of the extra are right here, planned on nodes or not, and only shrink until the next pass.
     if end > pools.shadow[pool] and not fits_totals(w, s, EXTRA):
-        shapes.misfit_both[s] = stamp
+        requests.misfit_both[s] = stamp
         return False
     if end <= pools.shadow[pool]:
         count = place_job(w, j, s, NOW)
         if count == 0:
-            shapes.misfit[s] = stamp
+            requests.misfit[s] = stamp
             return False
     else:
         if not pools.both_known[pool]:
@@ -174,7 +174,7 @@ def try_backfill(w: Record, pool: int, j: int, now: int, stamp: int) -> bool:
             pools.both_known[pool] = 1
         count = place_job(w, j, s, BOTH)
         if count == 0:
-            shapes.misfit_both[s] = stamp
+            requests.misfit_both[s] = stamp
             return False
         take(w, s, EXTRA, count)
     begin(w, j, now, count)
@@ -185,12 +185,12 @@ def try_backfill(w: Record, pool: int, j: int, now: int, stamp: int) -> bool:
 
 @inlined
 def _divisible(w: Record, s: int) -> bool:
-    """Whether a shape fits exactly when the sums leave room: single CPUs, or single GPUs, wherever they are."""
-    shapes = t.shapes(w)
-    alone = shapes.cpu[s] + shapes.mem[s] + shapes.gpu[s] == 1 and shapes.share[s] == 0
-    kind = shapes.kind[s]
-    pool = shapes.pool[s]
+    """Whether a request fits exactly when the sums leave room: single CPUs, or single GPUs, wherever they are."""
+    requests = t.requests(w)
+    alone = requests.cpu[s] + requests.mem[s] + requests.gpu[s] == 1 and requests.share[s] == 0
+    kind = requests.kind[s]
+    pool = requests.pool[s]
     everywhere = (
         t.kind_ptr(w)[kind + 1] - t.kind_ptr(w)[kind] == t.pools(w).last_node[pool] - t.pools(w).first_node[pool]
     )
-    return alone and everywhere and w.by_type == 0 and shapes.per_node[s] >= shapes.units[s]
+    return alone and everywhere and w.by_type == 0 and requests.per_node[s] >= requests.units[s]

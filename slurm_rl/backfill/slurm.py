@@ -26,13 +26,13 @@ DEPTH, WINDOW, RESOLUTION, MAIN_DEPTH = np.array([500, 86400, 60, 100])
 
 @inlined
 def _need(w: Record, s: int, resource: int) -> int:
-    """What one unit of a shape takes: CPUs, MB, thousandths of GPUs."""
-    shapes = t.shapes(w)
+    """What one unit of a request takes: CPUs, MB, thousandths of GPUs."""
+    requests = t.requests(w)
     if resource == CPU:
-        return shapes.cpu[s]
+        return requests.cpu[s]
     if resource == MEM:
-        return shapes.mem[s]
-    return shapes.gpu[s] * GPU_MILLI + shapes.share[s]
+        return requests.mem[s]
+    return requests.gpu[s] * GPU_MILLI + requests.share[s]
 
 
 @inner
@@ -104,9 +104,9 @@ def _earliest(w: Record, count: int, s: int, limit: int, start: int, horizon: in
 
     Leaves in the last row of the table what each class has throughout.
     """
-    rows, amount, units = t.rows(w), t.amount(w), t.shapes(w).units[s]
+    rows, amount, units = t.rows(w), t.amount(w), t.requests(w).units[s]
     least = amount.shape[0] - 1
-    kind = t.shapes(w).kind[s]
+    kind = t.requests(w).kind[s]
     first, last = t.class_ptr(w)[kind], t.class_ptr(w)[kind + 1]
     i = start
     while i < count and rows.time[i] <= horizon:
@@ -139,11 +139,11 @@ def _earliest(w: Record, count: int, s: int, limit: int, start: int, horizon: in
 
 @inlined
 def _promise(w: Record, first: int, last: int, s: int) -> None:
-    """Takes the shape's units out of the rows first … last, class by class as far as each has them throughout."""
+    """Takes the request's units out of the rows first … last, class by class as far as each has them throughout."""
     amount = t.amount(w)
     least = amount.shape[0] - 1
-    left = t.shapes(w).units[s]
-    kind = t.shapes(w).kind[s]
+    left = t.requests(w).units[s]
+    kind = t.requests(w).kind[s]
     for x in range(t.class_ptr(w)[kind], t.class_ptr(w)[kind + 1]):
         c = t.class_list(w)[x]
         here = left
@@ -170,18 +170,18 @@ def slurm_cycle(
     w: Record, now: int, pool: int, order: Array, first: int, last: int, fresh: int, stamp: int, started: Array
 ) -> int:
     """One cycle of sched/backfill over order[first:last] (S3 to S5); the number of started jobs, or MORE_ROWS."""
-    shapes = t.shapes(w)
+    requests = t.requests(w)
     last = min(last, first + DEPTH)
     # Promises matter only to a later job that could start now: without one, the cycle would change nothing.
     final = -1
     for i in range(first, last):
         s = np.int64(t.jobs(w).request[order[i]])
-        if shapes.misfit[s] != stamp and shapes.fitted[s] != stamp:
+        if requests.misfit[s] != stamp and requests.fitted[s] != stamp:
             if call_place(w, s, NOW) > 0:
-                shapes.fitted[s] = stamp
+                requests.fitted[s] = stamp
             else:
-                shapes.misfit[s] = stamp
-        if shapes.misfit[s] != stamp:
+                requests.misfit[s] = stamp
+        if requests.misfit[s] != stamp:
             final = i
     if final < 0:
         return 0
@@ -196,18 +196,18 @@ def slurm_cycle(
         limit = t.jobs(w).limit[j]
         # A cycle only uses resources up: a job like an earlier one, and no shorter, cannot begin before it.
         at = 0
-        if shapes.plan_stamp[s] == stamp and limit >= shapes.plan_limit[s]:
-            at = row_at(w, count, shapes.plan_time[s])
+        if requests.plan_stamp[s] == stamp and limit >= requests.plan_limit[s]:
+            at = row_at(w, count, requests.plan_time[s])
         at = _earliest(w, count, s, limit, at, horizon)
         entries = 0
         if at == 0:
-            entries = 0 if shapes.misfit[s] == stamp else place_job(w, j, s, NOW)
+            entries = 0 if requests.misfit[s] == stamp else place_job(w, j, s, NOW)
             if entries == 0:
-                shapes.misfit[s] = stamp
+                requests.misfit[s] = stamp
                 at = _earliest(w, count, s, limit, np.int64(1), horizon)  # enough in sum, but not on nodes
-        shapes.plan_stamp[s] = stamp
-        shapes.plan_limit[s] = limit
-        shapes.plan_time[s] = t.rows(w).time[at] if at >= 0 else horizon + 1
+        requests.plan_stamp[s] = stamp
+        requests.plan_limit[s] = limit
+        requests.plan_time[s] = t.rows(w).time[at] if at >= 0 else horizon + 1
         if at < 0:
             continue
         start = t.rows(w).time[at]

@@ -19,7 +19,7 @@ def begin(w: Record, j: int, now: int, count: int) -> None:
     s = np.int64(t.jobs(w).request[j])
     take(w, s, NOW, count)
     t.live(w).held[j] = record(w, count)
-    pool = t.shapes(w).pool[s]
+    pool = t.requests(w).pool[s]
     if w.placer == ROUND_ROBIN:
         pools.cursor[pool] = t.spot(w).node[count - 1] + 1
         if pools.cursor[pool] >= pools.last_node[pool]:
@@ -115,13 +115,13 @@ def meet_slots(used: Array, a: int, b: int, target: int, n: int) -> int:
 
 @inlined
 def try_start(w: Record, j: int, now: int, stamp: int) -> bool:
-    """Starts a job if it fits what is free; remembers shapes that did not, since a pass only uses resources up."""
+    """Starts a job if it fits what is free; remembers requests that did not, since a pass only uses resources up."""
     s = np.int64(t.jobs(w).request[j])
-    if t.shapes(w).misfit[s] == stamp:
+    if t.requests(w).misfit[s] == stamp:
         return False
     count = place_job(w, j, s, NOW)
     if count == 0:
-        t.shapes(w).misfit[s] = stamp
+        t.requests(w).misfit[s] = stamp
         return False
     begin(w, j, now, count)
     return True
@@ -137,13 +137,13 @@ def spent(w: Record, pool: int) -> bool:
 @inlined
 def next_fitting(w: Record, order: np.ndarray, first: int, last: int, stamp: int) -> int:
     """The first position of a job for which the sums over the pool leave room; `last`, or beyond, if there is none."""
-    jobs, shapes = t.jobs(w), t.shapes(w)
+    jobs, requests = t.jobs(w), t.requests(w)
     at = first
     while at < last:
         s = np.int64(jobs.request[order[at]])
-        if shapes.misfit[s] != stamp:
+        if requests.misfit[s] != stamp:
             if fits_totals(w, s, NOW):
                 break
-            shapes.misfit[s] = stamp
+            requests.misfit[s] = stamp
         at += 1
     return at

@@ -12,7 +12,7 @@ import typer
 from slurm_rl.errors import EnvironmentMissing, InputError, unknown_name
 
 if TYPE_CHECKING:
-    from slurm_rl.grow.table import Cell
+    from slurm_rl.grow.table import Trainings
 
 app = typer.Typer(
     help="Networks that grow while they train, under a time budget (docs/grow.md).",
@@ -49,11 +49,11 @@ def simulate(
     _need_torch()
     import torch
 
-    from slurm_rl.grow.table import Settings, cell_file, cells_to_make, is_done, save_cell, simulate_cell
+    from slurm_rl.grow.table import StudySettings, cell_file, cells_to_make, is_done, save_cell, simulate_cell
 
     if executor not in ("local", "slurm"):
         raise unknown_name("executor", executor, ("local", "slurm"))
-    settings = Settings(moments=tuple(_numbers(moments, "--moments")), longest=longest)
+    settings = StudySettings(moments=tuple(_numbers(moments, "--moments")), longest=longest)
     if any(a >= b for a, b in zip(settings.moments, (*settings.moments[1:], longest), strict=True)):
         raise InputError("must rise, and end before --longest", field="--moments")
     names = _tasks(tasks)
@@ -275,7 +275,7 @@ def _tasks(text: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _cells(tables: Path, tasks: str) -> list[Cell]:
+def _cells(tables: Path, tasks: str) -> list[Trainings]:
     from slurm_rl.grow.table import load_cells
 
     wanted = {Path(t).stem for t in _tasks(tasks)}
@@ -285,7 +285,7 @@ def _cells(tables: Path, tasks: str) -> list[Cell]:
     return cells
 
 
-def _ranked(cells: list[Cell], policy: str, budgets: list[float]) -> list[Any]:
+def _ranked(cells: list[Trainings], policy: str, budgets: list[float]) -> list[Any]:
     from slurm_rl.grow.policies import policy_of
     from slurm_rl.grow.ranking import rank
 

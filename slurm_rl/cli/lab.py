@@ -181,7 +181,7 @@ def submit(
     import numpy as np
 
     from slurm_rl.lab import lab
-    from slurm_rl.lab.submit import Submission
+    from slurm_rl.lab.submit import LabSubmission
     from slurm_rl.lab.submit import submit as submit_trace
     from slurm_rl.traces.read import read_trace
 
@@ -190,7 +190,7 @@ def submit(
         jobs = jobs.take(np.arange(min(max(limit, 0), len(jobs))))
     count = 0
 
-    def progress(_: Submission) -> None:
+    def progress(_: LabSubmission) -> None:
         nonlocal count
         count += 1
         if not as_json and sys.stderr.isatty():

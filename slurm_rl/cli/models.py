@@ -211,7 +211,7 @@ def _history(
 
         read = read_trace(trace)
         return prepare(read, find_cluster(read, trace, cluster)), None
-    from slurm_rl.controller.observe import site_weights
+    from slurm_rl.controller.slurm_snapshot import site_weights
     from slurm_rl.slurm.cli import CliClient
     from slurm_rl.traces.site import history_trace, site_cluster
 

@@ -83,7 +83,7 @@ def replay(
         typer.Option(help="Of --placement mip, in seconds: blocked (a GPU), node, energy (a kWh); e.g. energy=5000."),
     ] = None,
     defer: Annotated[
-        bool, typer.Option("--defer", help="--placement mip may leave a job for later when faster GPUs are due soon.")
+        bool, typer.Option("--defer", help="--placement mip may defer a job when faster GPUs are due soon.")
     ] = False,
     influence: Annotated[
         float, typer.Option(help="Share of Slurm's weights the policy may move; 1: its order alone.")
@@ -111,7 +111,7 @@ def replay(
     """Replays and prints; `_HELP` is what users see."""
     from slurm_rl.cli.progress import progress
     from slurm_rl.place.defer import Deferral
-    from slurm_rl.place.plan import Settings
+    from slurm_rl.place.plan import PlannerSettings
     from slurm_rl.traces.read import read_trace
     from slurm_rl_sim.replay import DEFAULT_POLICIES, find_cluster, parse_contenders, prepare, window_of
     from slurm_rl_sim.replay import replay as run_replay
@@ -129,7 +129,7 @@ def replay(
             preempt=preempt,
             events=_events(outages),
             weights=_weights(weights),
-            planning=Settings(
+            planning=PlannerSettings(
                 weights=_placement_weights(placement_weights, placement),
                 solver=solver,
                 deferral=Deferral() if defer else None,
@@ -249,12 +249,12 @@ def _write_jobs(run: Run, path: Path) -> None:
         name = workload.type_names[workload.nodes["type"][n]]
         if (
             name
-            and workload.shapes["gpu"][workload.jobs["request"][j]]
-            + workload.shapes["share"][workload.jobs["request"][j]]
+            and workload.requests["gpu"][workload.jobs["request"][j]]
+            + workload.requests["share"][workload.jobs["request"][j]]
         ):
             types.setdefault(j, set()).add(name)
-    shape = workload.shapes[workload.jobs["request"]]
-    gpus = shape["units"] * (shape["gpu"] + shape["share"] / 1000)
+    request = workload.requests[workload.jobs["request"]]
+    gpus = request["units"] * (request["gpu"] + request["share"] / 1000)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("w", newline="", encoding="utf-8") as file:

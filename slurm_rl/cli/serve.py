@@ -31,8 +31,8 @@ def serve(
     import threading
 
     from slurm_rl.config import load
-    from slurm_rl.controller.cycle import Controller
     from slurm_rl.controller.live import ControllerLive, warm_up
+    from slurm_rl.controller.tick import Controller
     from slurm_rl.obs import logs, systemd
     from slurm_rl.obs.journal import Journal
     from slurm_rl.slurm.connect import connect
@@ -46,7 +46,7 @@ def serve(
     controller = Controller(settings, client, journal)
     if once:
         with journal:
-            tick = dataclasses.asdict(controller.cycle())
+            tick = dataclasses.asdict(controller.tick())
         print(json.dumps(tick) if as_json else "  ".join(f"{k}={v}" for k, v in tick.items()))
         return
 

@@ -33,7 +33,7 @@ def shadow_report(
     Example: slurm-rl shadow-report
     """
     from slurm_rl.config import load
-    from slurm_rl.controller.policy import load_policy
+    from slurm_rl.controller.live_policy import load_policy
     from slurm_rl.errors import InputError
     from slurm_rl.obs.journal import Journal
     from slurm_rl.slurm.cli import CliClient
@@ -62,7 +62,7 @@ def shadow_report(
 
 def compare(client: Any, first: float, last: float, policy: PolicySpec, influence: float) -> dict[str, Any]:
     """The metrics of both replays over the jobs that ended in the period, on the cluster as it is now."""
-    from slurm_rl.controller.observe import site_weights
+    from slurm_rl.controller.slurm_snapshot import site_weights
     from slurm_rl.traces.site import history_trace, site_cluster
     from slurm_rl_sim.replay import Contender, parse_contenders, prepare, replay
 
@@ -86,7 +86,7 @@ def _text(report: dict[str, Any]) -> str:
         f"{'':<24}{'Slurm alone':>14}{'with slurm-rl':>16}{'change':>10}",
     ]
     if report["deferrals"]:
-        said = f"{report['deferred_jobs']} jobs would have been left for later, {report['deferrals']} times in all"
+        said = f"{report['deferred_jobs']} jobs would have been deferred, {report['deferrals']} times in all"
         lines.insert(1, said + " (placement_defer; not part of the replay below)")
     for key, label in _SHOWN.items():
         a, b = report["slurm"].get(key), report["slurm_rl"].get(key)

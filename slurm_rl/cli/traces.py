@@ -147,7 +147,7 @@ def generate(
     from slurm_rl.domain.cluster import read_cluster, write_cluster
     from slurm_rl.errors import InputError
     from slurm_rl.traces import regimes
-    from slurm_rl.traces.generate import Workload
+    from slurm_rl.traces.generate import WorkloadSpec
     from slurm_rl.traces.generate import generate as make
     from slurm_rl.traces.like import distances, imitate
 
@@ -174,7 +174,7 @@ def generate(
         more["distances"] = distances(source, trace)
     else:
         where = where or regimes.nodes(regimes.DEFAULT_NODES)
-        trace = make(_changed(Workload(seed=seed), changes), where)
+        trace = make(_changed(WorkloadSpec(seed=seed), changes), where)
     lost = _write(trace, out)
     if cluster_out and where:
         write_cluster(where, cluster_out)

@@ -106,7 +106,7 @@ def _tell(result: dict[str, object]) -> None:
     if result["steered"]:
         print(f"{result['freed']} of {result['steered']} jobs have their own constraint again")
     if result["deferred"]:
-        print(f"{result['lifted']} of {result['deferred']} jobs that were left for later may start again")
+        print(f"{result['lifted']} of {result['deferred']} jobs that were deferred may start again")
     if result["stopped_leader"]:
         print(f"{result['leader']} led: it was put into mode off")
     if result["left"]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slurm_rl.controller.estimates import RunTimes
-from slurm_rl.controller.observe import View
-from slurm_rl.controller.policy import LivePolicy
+from slurm_rl.controller.live_policy import LivePolicy
 from slurm_rl.controller.scores import estimate_new, score_new
+from slurm_rl.controller.slurm_snapshot import LiveQueue
 from slurm_rl.domain.sizes import job_size, weights_by_partition
 from slurm_rl.domain.snapshot import Plan
 from slurm_rl.kernel.arrays import Array
@@ -104,7 +104,7 @@ class Advisor:
     @classmethod
     def of(
         cls,
-        view: View,
+        view: LiveQueue,
         plan: Plan,
         wanted: Array,
         bound: int,
@@ -133,9 +133,9 @@ class Advisor:
             self.lines[name] = _Line((-scores[best]).tolist(), (wanted[order[best]] + sizes).tolist())
             if policy.context_free:
                 continue
-            jobs, shapes = view.snapshot.world["jobs"], view.snapshot.world["shapes"]
+            jobs, requests = view.snapshot.world["jobs"], view.snapshot.world["requests"]
             rows = order[mine]
-            volume = shapes["volume"][jobs["request"][rows]]
+            volume = requests["volume"][jobs["request"][rows]]
             waited = np.maximum(view.now - jobs["submit"][rows], 0)
             self._alike[name] = (_likeness(view.estimate[rows], volume, waited), scores[mine])
         self._world = _one_job(view, policy)
@@ -175,7 +175,7 @@ class Advisor:
         row["submit"], row["limit"] = now, limit
         row["group"] = self.run_times.known_groups(job.user, job.name, volume, job.gpus > 0, limit)
         world["groups"] = self.run_times.table()
-        world["shapes"]["volume"] = volume
+        world["requests"]["volume"] = volume
         if self.policy.context_free:
             return float(score_new(world.record, float(now)))
         estimate_new(world.record)
@@ -193,7 +193,7 @@ def _likeness(estimate: Array, volume: Array, waited: Array) -> Array:
     return np.stack(columns, axis=1)
 
 
-def _one_job(view: View, policy: LivePolicy) -> World:
+def _one_job(view: LiveQueue, policy: LivePolicy) -> World:
     """The little that the heuristics look at, for one job."""
     settings = settings_for(policy.spec, weights=view.weights)
     world = bare_world(1, settings, groups=view.snapshot.world["groups"])

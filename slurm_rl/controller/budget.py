@@ -10,7 +10,7 @@ from slurm_rl.slurm.model import Health
 _LEAST = 1 / 64
 
 
-class Budget:
+class WriteBudget:
     """Halves with every tick that finds slurmctld busy, and doubles back with every one that does not."""
 
     def __init__(self, config: Config) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from slurm_rl.controller.assign import assign, steadily, tolerated
-from slurm_rl.controller.observe import View
+from slurm_rl.controller.slurm_snapshot import LiveQueue
 from slurm_rl.domain.snapshot import Plan
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.obs.journal import Change
 
 
-def wanted_factors(view: View, plan: Plan, bound: int, top: int, site: Array, writes: int | None = None) -> Array:
+def wanted_factors(view: LiveQueue, plan: Plan, bound: int, top: int, site: Array, writes: int | None = None) -> Array:
     """The SiteFactor of every job, such that Slurm's order of each queue becomes the plan's for its first `top` jobs.
 
     `site` holds the present factors. Jobs beyond the first ones get none, and the first ones stay above them. Where
@@ -33,7 +33,7 @@ def wanted_factors(view: View, plan: Plan, bound: int, top: int, site: Array, wr
     return wanted
 
 
-def _as_they_stand(view: View, plan: Plan, jobs: Array, site: Array) -> Array:
+def _as_they_stand(view: LiveQueue, plan: Plan, jobs: Array, site: Array) -> Array:
     """The jobs in decided order, but for those that stand near enough to it."""
     now = (view.base + site)[jobs]
     ids = np.array([view.jobs[j].job_id for j in jobs.tolist()])
@@ -44,7 +44,7 @@ def _as_they_stand(view: View, plan: Plan, jobs: Array, site: Array) -> Array:
     return jobs[tolerated(stands.tolist(), exact)]
 
 
-def changes(view: View, plan: Plan, wanted: Array, site: Array) -> list[tuple[int, Change]]:
+def changes(view: LiveQueue, plan: Plan, wanted: Array, site: Array) -> list[tuple[int, Change]]:
     """(index, change) of every job whose factor is not as wanted, in the plan's order."""
     found = []
     for rank, j in enumerate(plan.order):
@@ -56,7 +56,7 @@ def changes(view: View, plan: Plan, wanted: Array, site: Array) -> list[tuple[in
     return sorted(found, key=lambda item: item[1].new == 0)
 
 
-def steady(batch: Sequence[tuple[int, Change]]) -> list[tuple[int, Change]]:
+def in_safe_write_order(batch: Sequence[tuple[int, Change]]) -> list[tuple[int, Change]]:
     """The changes in the order in which they are written: writing takes seconds, and may be stopped."""
     order = steadily([c.new for _, c in batch], [c.old or 0 for _, c in batch])
     return [batch[i] for i in order]

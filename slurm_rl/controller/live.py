@@ -17,11 +17,11 @@ import numpy as np
 
 from slurm_rl.config import Config, load
 from slurm_rl.controller.advice import Advisor, Submission
-from slurm_rl.controller.cycle import Controller
 from slurm_rl.controller.estimates import Finished, RunTimes
-from slurm_rl.controller.foresee import expected_starts
-from slurm_rl.controller.observe import View, observe
-from slurm_rl.controller.standing import standing_of
+from slurm_rl.controller.explain.place_in_queue import standing_of
+from slurm_rl.controller.explain.start_forecast import expected_starts
+from slurm_rl.controller.slurm_snapshot import LiveQueue, observe
+from slurm_rl.controller.tick import Controller
 from slurm_rl.decide import Guardrails
 from slurm_rl.domain.snapshot import Plan
 from slurm_rl.errors import InputError
@@ -47,7 +47,7 @@ class ControllerLive:
         self._config_file = config_file
         self._names: dict[int, str] = {}
         self._advising = threading.Lock()
-        self._read_from: tuple[View, Plan] | None = None
+        self._read_from: tuple[LiveQueue, Plan] | None = None
         self._slurm_user = ""
         self.warm = False
         self.measurements: MeasuredJobs | None = None

@@ -22,8 +22,8 @@ def rank(request: Mapping[str, Any], policy_name: str, state_dir: Path) -> dict[
     """Orders a queue that is described in the request; raises InputError for one that makes no sense."""
     from slurm_rl.controller.estimates import RunTimes
     from slurm_rl.controller.live import described
-    from slurm_rl.controller.observe import observe
-    from slurm_rl.controller.policy import load_policy
+    from slurm_rl.controller.live_policy import load_policy
+    from slurm_rl.controller.slurm_snapshot import observe
     from slurm_rl.decide import Guardrails
     from slurm_rl.errors import InputError
 

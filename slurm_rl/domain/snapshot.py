@@ -46,8 +46,8 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
-    """A job that fits and is left for later, until when at most, and the number of the GPU type it should wait for."""
+class PlannedDeferral:
+    """A job that fits and is deferred, until when at most, and the number of the GPU type it should wait for."""
 
     job: int
     until: int
@@ -63,4 +63,4 @@ class Plan:
     site_factor: tuple[int, ...]  # of the jobs in that order; on top of Slurm's priority they give it, if bounded
     reasons: tuple[Reason, ...]  # of the jobs in that order
     starts: tuple[Start, ...]
-    later: tuple[Later, ...] = ()
+    deferrals: tuple[PlannedDeferral, ...] = ()

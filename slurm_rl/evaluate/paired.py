@@ -39,7 +39,7 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PolicyFigures:
     """One policy's figures over all cases, and its ratios to the base policy with 95% intervals."""
 
     policy: str
@@ -105,7 +105,7 @@ def compare(
     weights: dict[str, float] | None = None,
     seed: int = 0,
     on_progress: Callable[[str, float], None] | None = None,
-) -> list[Standing]:
+) -> list[PolicyFigures]:
     """Replays every contender on every replicate, or on every drawn window; `base` is what ratios refer to."""
     everyone = [base, *(c for c in contenders if c != base)]
     figures: dict[Contender, list[dict[str, float]]] = {c: [] for c in everyone}
@@ -155,7 +155,7 @@ def _standing(
     figures: dict[Contender, list[dict[str, float]]],
     blocks: dict[Contender, list[Array]],
     seed: int,
-) -> Standing:
+) -> PolicyFigures:
     mine, theirs = figures[contender], figures[base]
     logs = {k: np.array([math.log(a[k] / b[k]) for a, b in zip(mine, theirs, strict=True)]) for k in COMPARED}
     dice = np.random.default_rng([seed, 17])
@@ -173,12 +173,12 @@ def _standing(
         low[k], high[k] = np.percentile(top / np.maximum(bottom, 1e-9), (2.5, 97.5)).tolist()
     mean = {k: math.exp(float(np.mean([math.log(f[k]) for f in mine]))) for k in COMPARED}
     ratio = {k: math.exp(float(v.mean())) for k, v in logs.items()}
-    return Standing(contender.policy.name, contender.backfill, mean, ratio, low, high)
+    return PolicyFigures(contender.policy.name, contender.backfill, mean, ratio, low, high)
 
 
 def _over_windows(
     contender: Contender, mine: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]], seed: int
-) -> Standing:
+) -> PolicyFigures:
     """Ratios of means over windows: in some of them nobody waits, and a ratio of their own would say nothing."""
     draws = np.random.default_rng([seed, 17]).integers(len(mine), size=(_DRAWS, len(mine)))
     mean, ratio, low, high = {}, {}, {}, {}
@@ -186,10 +186,10 @@ def _over_windows(
         a, b = (np.array([f[k] for f in found]) for found in (mine, theirs))
         mean[k], ratio[k] = float(a.mean()), float(a.mean() / b.mean())
         low[k], high[k] = np.percentile(a[draws].mean(axis=1) / b[draws].mean(axis=1), (2.5, 97.5)).tolist()
-    return Standing(contender.policy.name, contender.backfill, mean, ratio, low, high)
+    return PolicyFigures(contender.policy.name, contender.backfill, mean, ratio, low, high)
 
 
-def gap_closed(standings: Sequence[Standing], policy: str, base: str, limit: str = "sjf@oracle") -> float | None:
+def gap_closed(standings: Sequence[PolicyFigures], policy: str, base: str, limit: str = "sjf@oracle") -> float | None:
     """The share of the distance in log mean BSLD between the base and the limit that a policy covers."""
     found = {s.policy: s.mean["mean_bsld"] for s in standings}
     if not {policy, base, limit} <= set(found):

@@ -24,7 +24,7 @@ from slurm_rl.errors import InputError, SlurmRlError
 from slurm_rl.grow import checkpoint as files
 from slurm_rl.grow.budget import Budget
 from slurm_rl.grow.errors import CannotGrow
-from slurm_rl.grow.policies import WORTH, Never, Policy, policy_of
+from slurm_rl.grow.policies import WORTH, GrowthPolicy, Never, policy_of
 from slurm_rl.grow.shell import own, unwrap
 from slurm_rl.grow.state import Choice, State, survey
 from slurm_rl.grow.table import apply
@@ -45,7 +45,7 @@ class Grower:
         optimizer: torch.optim.Optimizer | None = None,
         *,
         budget: Budget | None = None,
-        policy: str | Policy | None = None,
+        policy: str | GrowthPolicy | None = None,
         epochs: int | None = None,
         checkpoint: str | Path | None = None,
         save_every: float = 600.0,
@@ -67,7 +67,7 @@ class Grower:
         self.problem = ""
         self.epochs, self.factor, self.noise, self.layers, self.seed = epochs, factor, noise, own(layers, model), seed
         self.record = files.Record("")
-        self.policy: Policy = Never()
+        self.policy: GrowthPolicy = Never()
         self._file: Path | None = None
         self._save_every, self._save_seconds = save_every, 0.0
         self._requeue, self._requeued = requeue, False
@@ -83,7 +83,7 @@ class Grower:
         self._mark = self._saved = time.monotonic()
         self.more = self._time_for_more()
 
-    def _begin(self, policy: str | Policy | None, checkpoint: str | Path | None) -> None:
+    def _begin(self, policy: str | GrowthPolicy | None, checkpoint: str | Path | None) -> None:
         bare = unwrap(self.model).bare
         self.record.base = files.fingerprint(bare)
         self._most *= _size(bare)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_rl.grow.ranking import HINDSIGHT, OTHER_SEEDS, Standing
+from slurm_rl.grow.ranking import HINDSIGHT, OTHER_SEEDS, PolicyRanking
 from slurm_rl.report.charts import Axis, Chart, Panel
 from slurm_rl.report.figures import standalone
 from slurm_rl.report.theme import BASELINE, COLOURS, SHAPES, Look
 
 
-def draw(standings: Sequence[Standing], budgets: Sequence[float], directory: Path) -> list[Path]:
+def draw(standings: Sequence[PolicyRanking], budgets: Sequence[float], directory: Path) -> list[Path]:
     """Writes accuracy.svg and regret.svg: how far each policy stays behind the best plan in hindsight."""
     standings = [s for s in standings if s.policy != OTHER_SEEDS]
     limit = next(s for s in standings if s.policy == HINDSIGHT)
@@ -35,7 +35,7 @@ def draw(standings: Sequence[Standing], budgets: Sequence[float], directory: Pat
     return written
 
 
-def _looks(standings: Sequence[Standing]) -> list[Look]:
+def _looks(standings: Sequence[PolicyRanking]) -> list[Look]:
     """`never` is the baseline, the best in hindsight is out of reach."""
     looks, used = [], 0
     for s in standings:

@@ -12,7 +12,7 @@ from slurm_rl.grow.state import Choice, State
 WORTH = 3.0  # epochs that must still fit after a step, by the grown network's pace
 
 
-class Policy(Protocol):
+class GrowthPolicy(Protocol):
     """Chooses a step of growth, or None. Must not change the state."""
 
     name: str
@@ -79,7 +79,7 @@ class Random:
 HEURISTICS = ("never", "always-widen", "always-deepen", "at-plateau", "random")
 
 
-def policy_of(name: str, seed: int = 0) -> Policy:
+def policy_of(name: str, seed: int = 0) -> GrowthPolicy:
     """A policy by its name, or a learned one by its file."""
     match name:
         case "never":

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_rl.grow.policies import Policy, policy_of
-from slurm_rl.grow.table import Cell
+from slurm_rl.grow.policies import GrowthPolicy, policy_of
+from slurm_rl.grow.table import Trainings
 from slurm_rl.grow.walk import walk
 from slurm_rl.kernel.arrays import Array
 
@@ -18,7 +18,7 @@ _DRAWS = 4000
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PolicyRanking:
     """A policy's mean final accuracy and its difference to never growing, with a 95% interval."""
 
     policy: str
@@ -34,7 +34,9 @@ class Standing:
         return self.low > 0
 
 
-def rank(cells: Sequence[Cell], policies: Sequence[Policy], budgets: Sequence[float], seed: int = 0) -> list[Standing]:
+def rank(
+    cells: Sequence[Trainings], policies: Sequence[GrowthPolicy], budgets: Sequence[float], seed: int = 0
+) -> list[PolicyRanking]:
     """Best first. Intervals are from a bootstrap over tasks and, within them, seeds; all meet the same cells."""
     never = _outcomes(cells, "never", budgets)[0]
     rows = []
@@ -47,7 +49,7 @@ def rank(cells: Sequence[Cell], policies: Sequence[Policy], budgets: Sequence[fl
     return sorted(rows, key=lambda s: -s.mean)
 
 
-def _outcomes(cells: Sequence[Cell], policy: Policy | str, budgets: Sequence[float]) -> tuple[Array, float]:
+def _outcomes(cells: Sequence[Trainings], policy: GrowthPolicy | str, budgets: Sequence[float]) -> tuple[Array, float]:
     made, grew = np.zeros((len(cells), len(budgets))), 0
     for i, cell in enumerate(cells):
         # A policy that draws must not depend on which cells came before.
@@ -61,7 +63,7 @@ def _outcomes(cells: Sequence[Cell], policy: Policy | str, budgets: Sequence[flo
     return made, grew / made.size
 
 
-def _hindsight(cells: Sequence[Cell], budgets: Sequence[float], *, others: bool) -> tuple[Array, float]:
+def _hindsight(cells: Sequence[Trainings], budgets: Sequence[float], *, others: bool) -> tuple[Array, float]:
     """For each task and budget the plan that did best over its seeds: a limit that no policy can know.
 
     With `others`, a seed is judged under the plan that did best on the others: what knowing the task is worth.
@@ -80,11 +82,11 @@ def _hindsight(cells: Sequence[Cell], budgets: Sequence[float], *, others: bool)
 
 
 def _standing(
-    name: str, cells: Sequence[Cell], budgets: Sequence[float], made: Array, never: Array, grew: float, seed: int
-) -> Standing:
+    name: str, cells: Sequence[Trainings], budgets: Sequence[float], made: Array, never: Array, grew: float, seed: int
+) -> PolicyRanking:
     low, high = interval([c.task for c in cells], (made - never).mean(1), seed)
     by_budget = {b: float(made[:, j].mean()) for j, b in enumerate(budgets)}
-    return Standing(name, float(made.mean()), float((made - never).mean()), low, high, grew, by_budget)
+    return PolicyRanking(name, float(made.mean()), float((made - never).mean()), low, high, grew, by_budget)
 
 
 def interval(tasks: Sequence[str], gains: Array, seed: int = 0) -> tuple[float, float]:

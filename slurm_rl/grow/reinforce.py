@@ -11,7 +11,7 @@ import torch
 from slurm_rl.errors import InputError
 from slurm_rl.grow.learned import GrowthNet, Learned, tensors_of
 from slurm_rl.grow.state import State
-from slurm_rl.grow.table import Cell
+from slurm_rl.grow.table import Trainings
 from slurm_rl.grow.walk import state_at, walk
 
 
@@ -38,9 +38,9 @@ class _Tree:
 
 
 def learn(
-    cells: Sequence[Cell],
+    cells: Sequence[Trainings],
     budgets: Sequence[float],
-    validation: Sequence[Cell] = (),
+    validation: Sequence[Trainings] = (),
     lesson: Lesson | None = None,
     seed: int = 0,
     on_progress: Callable[[int, int, float], None] = lambda done, of, gain: None,
@@ -101,7 +101,7 @@ def learn(
     return best.eval(), course
 
 
-def mean_gain(net: GrowthNet, cells: Sequence[Cell], budgets: Sequence[float]) -> float:
+def mean_gain(net: GrowthNet, cells: Sequence[Trainings], budgets: Sequence[float]) -> float:
     """Mean accuracy above never growing, in percent."""
     policy, gains = Learned(net), []
     for cell in cells:

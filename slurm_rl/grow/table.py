@@ -31,7 +31,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class StudySettings:
     """How trainings are run; times in epochs of the first network."""
 
     moments: tuple[float, ...] = (4.0, 10.0)  # when a choice is made
@@ -58,7 +58,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class Trainings:
     """All plans of one task and seed."""
 
     task: str
@@ -84,7 +84,7 @@ class Cell:
         return [path for path in self.nodes if len(path) == depth]
 
 
-def simulate_cell(task: str, seed: int, settings: Settings) -> Cell:
+def simulate_cell(task: str, seed: int, settings: StudySettings) -> Trainings:
     """Trains every plan of a task with one seed."""
     chosen = task_of(task)
     data = data_of(chosen, seed)
@@ -117,7 +117,7 @@ def simulate_cell(task: str, seed: int, settings: Settings) -> Cell:
             grow((*path, i), twin, state, now)
 
     grow((), model, optimizer, 0.0)
-    return Cell(task, seed, settings.moments, nodes)
+    return Trainings(task, seed, settings.moments, nodes)
 
 
 def apply(
@@ -168,7 +168,7 @@ def cell_file(directory: Path, task: str, seed: int) -> Path:
     return directory / f"{Path(task).stem}-seed{seed}.json"
 
 
-def is_done(file: Path, settings: Settings) -> bool:
+def is_done(file: Path, settings: StudySettings) -> bool:
     """Whether a cell was made with these settings; one that was cut short or made otherwise is made anew."""
     try:
         return bool(json.loads(file.read_text())["settings"] == settings.digest())
@@ -176,7 +176,7 @@ def is_done(file: Path, settings: Settings) -> bool:
         return False
 
 
-def save_cell(file: Path, cell: Cell, settings: Settings) -> None:
+def save_cell(file: Path, cell: Trainings, settings: StudySettings) -> None:
     value = {
         "settings": settings.digest(),
         "task": cell.task,
@@ -190,7 +190,7 @@ def save_cell(file: Path, cell: Cell, settings: Settings) -> None:
     os.replace(made.name, file)
 
 
-def load_cells(directory: Path) -> list[Cell]:
+def load_cells(directory: Path) -> list[Trainings]:
     """All cells of a directory, which must have been made with the same settings."""
     cells, digests = [], set()
     for file in sorted(directory.glob("*-seed*.json")):
@@ -209,7 +209,7 @@ def load_cells(directory: Path) -> list[Cell]:
     return cells
 
 
-def _cell(value: dict[str, Any]) -> Cell:
+def _cell(value: dict[str, Any]) -> Trainings:
     nodes = [
         Node(
             tuple(n["path"]),
@@ -220,7 +220,7 @@ def _cell(value: dict[str, Any]) -> Cell:
         )
         for n in value["nodes"]
     ]
-    return Cell(value["task"], value["seed"], tuple(value["moments"]), {n.path: n for n in nodes})
+    return Trainings(value["task"], value["seed"], tuple(value["moments"]), {n.path: n for n in nodes})
 
 
 def cells_to_make(tasks: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple[str, int]]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurm_rl.grow.policies import Policy
+from slurm_rl.grow.policies import GrowthPolicy
 from slurm_rl.grow.state import State
-from slurm_rl.grow.table import Cell
+from slurm_rl.grow.table import Trainings
 
 
-def state_at(cell: Cell, path: Sequence[int], budget: float) -> State:
+def state_at(cell: Trainings, path: Sequence[int], budget: float) -> State:
     """What a policy would have seen at a moment of choice."""
     node, points = cell.nodes[tuple(path)], cell.points(path)
     grown, count = [], 0
@@ -30,7 +30,7 @@ def state_at(cell: Cell, path: Sequence[int], budget: float) -> State:
     )
 
 
-def walk(cell: Cell, policy: Policy, budget: float) -> tuple[int, ...]:
+def walk(cell: Trainings, policy: GrowthPolicy, budget: float) -> tuple[int, ...]:
     """The plan that a policy follows under a budget."""
     path: tuple[int, ...] = ()
     for _ in range(cell.decisions(budget)):

@@ -32,10 +32,10 @@ JOB = np.dtype(
         ("limit", "i8"),  # seconds, > 0
         ("deadline", "i8"),  # -1: none
         ("priority", "f8"),  # the submitter's own, or 0
-        ("request", "i4"),  # row in the shapes: what it asks for
+        ("request", "i4"),  # row in the requests: what it asks for
         ("user", "i4"),
         ("account", "i4"),
-        ("part", "i4"),
+        ("partition", "i4"),
         ("qos", "i4"),
         ("nice", "i4"),
         ("speed_row", "i4"),
@@ -44,7 +44,7 @@ JOB = np.dtype(
     align=True,
 )
 # A distinct request: `units` equal units, at most `per_node` of them on one node.
-SHAPE = np.dtype(
+REQUEST = np.dtype(
     [
         ("volume", "f8"),  # GPUs; for jobs without, their CPUs (scaled to GPUs where the pool has any)
         ("misfit", "i8"),  # stamp of the last pass in which it did not fit what is free
@@ -164,7 +164,7 @@ ROW = np.dtype([("time", "i8"), ("row", "i8")], align=True)
 EVENT = np.dtype([("time", "i8"), ("node", "i8"), ("up", "i8")], align=True)
 LOG = np.dtype([("node", "i4"), ("units", "i4")], align=True)
 # A request, and its share of the jobs that wait or run.
-MIX = np.dtype([("part", "f8"), ("request", "i8")], align=True)
+MIX = np.dtype([("portion", "f8"), ("request", "i8")], align=True)
 
 # Settings and counters of a World.
 SCALARS = [
@@ -182,7 +182,7 @@ SCALARS = [
     ("preempt", "i8"),  # 1: a blocked job may take the nodes of running jobs that rank below it
     ("track_usage", "i8"),  # 1: the policy looks at what users hold or have used
     ("influence", "f8"),  # 1: the policy's order alone; below: a site factor of at most this share of the weights
-    ("wake", "i8"),  # when the first of the jobs that were put off may start; NEVER: none is
+    ("wake", "i8"),  # when the first of the jobs that were deferred may start; NEVER: none is
     ("starve_age", "f8"),  # seconds of waiting after which a job may be promoted; inf = never
     ("starve_factor", "f8"),  # … if it has also waited this many times its estimate
     ("starve_drain", "f8"),  # … or if it has waited this many times as long as its pool's backlog takes to drain

@@ -9,7 +9,7 @@ import numpy as np
 
 from slurm_rl.domain.cluster import Cluster
 from slurm_rl.domain.sizes import GROUP_LEVELS, gpus_per_cpu, group_columns, job_size, pools_of
-from slurm_rl.kernel.arrays import GPU_MILLI, JOB, LEVELS, NODE, POOL, SHAPE, UNLIMITED, UNLIMITED_MB, Array
+from slurm_rl.kernel.arrays import GPU_MILLI, JOB, LEVELS, NODE, POOL, REQUEST, UNLIMITED, UNLIMITED_MB, Array
 from slurm_rl.kernel.codes import number
 
 
@@ -45,7 +45,7 @@ class Workload:
 
     cluster: Cluster
     jobs: Array  # JOB
-    shapes: Array  # SHAPE
+    requests: Array  # REQUEST
     nodes: Array  # NODE
     kind_ptr: Array
     kind_node: Array
@@ -79,7 +79,7 @@ def build(requests: Requests, cluster: Cluster, *, learn: bool = True, speeds: S
     part = _nodes(cluster)
     partition, rejected_partition = _partitions(requests, cluster)
     speed, row = _speeds(requests, part, speeds)
-    shape_of, raw = _shapes(requests, partition, row)
+    request_of, raw = _distinct(requests, partition, row)
     kinds, kind_count = number(partition, requests.gpu_type, requests.gpus > 0)
     first = np.zeros(kind_count, dtype=np.int64)
     first[kinds[::-1]] = np.arange(len(kinds))[::-1]
@@ -96,35 +96,35 @@ def build(requests: Requests, cluster: Cluster, *, learn: bool = True, speeds: S
     count = len(part.pool_nodes) - 1
     pool_gpus = np.bincount(nodes["pool"], weights=nodes["gpu"], minlength=count)
     pool_cpus = np.bincount(nodes["pool"], weights=nodes["cpu"], minlength=count)
-    shapes = np.zeros(len(raw["units"]), dtype=SHAPE)
+    distinct = np.zeros(len(raw["units"]), dtype=REQUEST)
     for field in ("units", "per_node", "cpu", "mem", "gpu", "share"):
-        shapes[field] = raw[field]
-    shapes["kind"] = kinds[raw["first"]]
-    shapes["row"] = row[raw["first"]]
-    shapes["pool"] = part.partition_pool[partition[raw["first"]]]
-    shapes["misfit"] = shapes["misfit_both"] = shapes["fitted"] = -1
-    gpu_size = shapes["units"] * (shapes["gpu"] + shapes["share"] / GPU_MILLI)
+        distinct[field] = raw[field]
+    distinct["kind"] = kinds[raw["first"]]
+    distinct["row"] = row[raw["first"]]
+    distinct["pool"] = part.partition_pool[partition[raw["first"]]]
+    distinct["misfit"] = distinct["misfit_both"] = distinct["fitted"] = -1
+    gpu_size = distinct["units"] * (distinct["gpu"] + distinct["share"] / GPU_MILLI)
     weight = gpus_per_cpu(pool_gpus, pool_cpus)
-    cpus = shapes["units"] * shapes["cpu"].astype(np.float64)
-    shapes["volume"] = job_size(gpu_size, cpus, weight[shapes["pool"]])
+    cpus = distinct["units"] * distinct["cpu"].astype(np.float64)
+    distinct["volume"] = job_size(gpu_size, cpus, weight[distinct["pool"]])
     jobs = np.zeros(len(requests.submit), dtype=JOB)
     jobs["submit"] = requests.submit
     jobs["limit"] = np.maximum(requests.limit, 1)
     jobs["deadline"] = requests.deadline
     jobs["priority"] = np.nan_to_num(requests.priority, nan=0.0)
-    jobs["request"] = shape_of
-    jobs["user"], jobs["account"], jobs["part"] = requests.user, requests.account, partition
+    jobs["request"] = request_of
+    jobs["user"], jobs["account"], jobs["partition"] = requests.user, requests.account, partition
     jobs["qos"] = np.maximum(requests.qos, 0)
     if requests.nice is not None:
         jobs["nice"] = requests.nice
     jobs["speed_row"] = row
-    groups = _groups(requests, shapes["volume"][shape_of], jobs["group"]) if learn else 0
+    groups = _groups(requests, distinct["volume"][request_of], jobs["group"]) if learn else 0
     pools = np.zeros(count, dtype=POOL)
     pools["volume"] = np.maximum(np.where(pool_gpus > 0, pool_gpus, pool_cpus), 1.0)
     pools["cpu_only"] = pool_gpus == 0
     pools["first_node"], pools["last_node"] = part.pool_nodes[:-1], part.pool_nodes[1:]
     pools["cursor"] = pools["first_node"]
-    per_pool = np.bincount(shapes["pool"][shape_of], minlength=count)
+    per_pool = np.bincount(distinct["pool"][request_of], minlength=count)
     pools["last_job"] = np.cumsum(per_pool)
     pools["first_job"] = pools["last_job"] - per_pool
     pools["queue_first"] = pools["queue_last"] = pools["first_job"]
@@ -133,7 +133,7 @@ def build(requests: Requests, cluster: Cluster, *, learn: bool = True, speeds: S
     workload = Workload(
         cluster,
         jobs,
-        shapes,
+        distinct,
         nodes,
         kind_ptr,
         (np.concatenate(kind_nodes) if kind_nodes else np.zeros(0)).astype(np.int64),
@@ -237,7 +237,7 @@ def _speeds(requests: Requests, part: _NodePart, speeds: Speeds | None) -> tuple
 
 
 def _room(s: np.void, nodes: Array) -> Array:
-    """How many units of a shape each empty node holds."""
+    """How many units of a request each empty node holds."""
     room = np.full(len(nodes), min(int(s["per_node"]), int(s["units"])), dtype=np.int64)
     for field in ("cpu", "mem", "gpu"):
         if s[field] > 0:
@@ -247,7 +247,7 @@ def _room(s: np.void, nodes: Array) -> Array:
     return room
 
 
-def _shapes(requests: Requests, partition: Array, row: Array) -> tuple[Array, dict[str, Array]]:
+def _distinct(requests: Requests, partition: Array, row: Array) -> tuple[Array, dict[str, Array]]:
     gpus = requests.gpus
     share = np.where((gpus > 0) & (gpus < 1), np.ceil(gpus * GPU_MILLI - 1e-9), 0).astype(np.int64)
     whole = np.where(gpus >= 1, np.ceil(gpus - 1e-9), 0).astype(np.int64)
@@ -312,13 +312,13 @@ def _rejections(workload: Workload, requests: Requests, bad_partition: Array) ->
     nodes = workload.nodes
     reasons: dict[int, str] = {}
     of_kind: dict[int, Array] = {}
-    for i, s in enumerate(workload.shapes):
+    for i, s in enumerate(workload.requests):
         kind = int(s["kind"])
         if kind not in of_kind:
             of_kind[kind] = nodes[workload.kind_node[workload.kind_ptr[kind] : workload.kind_ptr[kind + 1]]]
         mine = of_kind[kind]
         room = _room(s, mine)
-        workload.shapes["alone"][i] = np.bincount(mine["type"], weights=room).max(initial=0) >= s["units"]
+        workload.requests["alone"][i] = np.bincount(mine["type"], weights=room).max(initial=0) >= s["units"]
         if int(room.sum()) < s["units"]:
             reasons[i] = _reason(s, len(mine), int(room.sum()))
     if reasons:
@@ -327,12 +327,14 @@ def _rejections(workload: Workload, requests: Requests, bad_partition: Array) ->
     return rejected
 
 
-def _reason(shape: np.void, eligible: int, room: int) -> str:
+def _reason(request: np.void, eligible: int, room: int) -> str:
     if eligible == 0:
         return "no node of its partition has an acceptable GPU type"
     asks = (("gpu", "GPU", "GPUs"), ("cpu", "CPU", "CPUs"), ("mem", "MB", "MB"))
-    each = ", ".join(f"{int(shape[f])} {one if shape[f] == 1 else many}" for f, one, many in asks if shape[f] > 0)
-    if shape["share"] > 0:
-        each = f"{int(shape['share'])}/1000 GPU" + (f", {each}" if each else "")
+    each = ", ".join(f"{int(request[f])} {one if request[f] == 1 else many}" for f, one, many in asks if request[f] > 0)
+    if request["share"] > 0:
+        each = f"{int(request['share'])}/1000 GPU" + (f", {each}" if each else "")
     could = f"only {room} of these fit" if room else "not one of these fits"
-    return f"asks for {int(shape['units'])} × ({each}), but {could} on the {eligible} nodes it may use, even empty ones"
+    return (
+        f"asks for {int(request['units'])} × ({each}), but {could} on the {eligible} nodes it may use, even empty ones"
+    )

@@ -30,9 +30,9 @@ from slurm_rl.kernel.arrays import (
     MIX,
     NODE,
     POOL,
+    REQUEST,
     ROW,
     SCALARS,
-    SHAPE,
     TURN,
     USER,
     Array,
@@ -44,7 +44,7 @@ INT, WHOLE, SMALL, FLOAT, SINGLE = np.dtype("i8"), np.dtype("i4"), np.dtype("i2"
 TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "jobs": (JOB, 1),  # what is known of each job
     "live": (LIVE, 1),  # what becomes of each job
-    "shapes": (SHAPE, 1),  # distinct requests
+    "requests": (REQUEST, 1),  # distinct requests
     "nodes": (NODE, 1),  # nodes, those of a pool being neighbours
     "kind_ptr": (INT, 1),  # [kinds + 1] into kind_node
     "kind_node": (INT, 1),  # nodes that jobs of a kind may use, ascending within a kind
@@ -84,8 +84,8 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "turns": (TURN, 1),  # recorded passes, for training
     "events": (EVENT, 1),  # nodes that go down and come back
     "log": (LOG, 1),  # who ran where
-    "prefer": (FLOAT, 2),  # [shapes, GPU types] where jobs should rather go; placers `greedy` and `mip`
-    "hint_of": (INT, 1),  # [jobs] 1 + the job's first row in `hint`; 0: none; < 0: put off until its negative
+    "prefer": (FLOAT, 2),  # [requests, GPU types] where jobs should rather go; placers `greedy` and `mip`
+    "hint_of": (INT, 1),  # [jobs] 1 + the job's first row in `hint`; 0: none; < 0: deferred until its negative
     "hint": (LOG, 1),  # nodes that a plan has chosen for jobs, and units on them
     "mix": (MIX, 1),  # requests that free GPUs should be of use to; placer `mip`
     "latency": (INT, 1),  # cycles per scheduling pass, in buckets
@@ -231,7 +231,7 @@ def _table(name: str) -> Any:
 
 jobs = _table("jobs")
 live = _table("live")
-shapes = _table("shapes")
+requests = _table("requests")
 nodes = _table("nodes")
 kind_ptr = _table("kind_ptr")
 kind_node = _table("kind_node")

@@ -48,7 +48,7 @@ def new_world(
     made = {
         "jobs": wl.jobs,
         "live": live,
-        "shapes": wl.shapes.copy(),  # passes note misfits in them
+        "requests": wl.requests.copy(),  # passes note misfits in them
         "nodes": wl.nodes.copy(),  # which are down
         "kind_ptr": wl.kind_ptr,
         "kind_node": wl.kind_node,
@@ -74,7 +74,7 @@ def new_world(
         "scratch": np.empty(scratch, dtype=np.int64),
         "started": np.empty(jobs, dtype=np.int64),
         "log": np.empty(asked + 1, dtype=LOG),
-        "prefer": wl.speed[wl.shapes["row"]],
+        "prefer": wl.speed[wl.requests["row"]],
         "hint_of": np.zeros(jobs if planned else 0, dtype=np.int64),
         "latency": np.zeros(LATENCY_BUCKETS, dtype=np.int64),
     }
@@ -118,13 +118,13 @@ def bare_world(jobs: int, settings: Mapping[str, float], *, groups: Array) -> Wo
 
 def _width(wl: Workload) -> Array:
     """Entries that a placement of each request can have at most: one a node, one a unit where GPUs are shared."""
-    nodes = np.diff(wl.kind_ptr)[wl.shapes["kind"]]
-    width = np.where(wl.shapes["share"] > 0, wl.shapes["units"], np.minimum(wl.shapes["units"], nodes))
+    nodes = np.diff(wl.kind_ptr)[wl.requests["kind"]]
+    width = np.where(wl.requests["share"] > 0, wl.requests["units"], np.minimum(wl.requests["units"], nodes))
     return np.maximum(width, 1).astype(np.int64)
 
 
 def _most_entries(wl: Workload, asked: int) -> int:
     """Bound on entries held at a time: the units that the nodes can hold, or all that the jobs ask for."""
-    least = int(wl.shapes["share"][wl.shapes["share"] > 0].min(initial=GPU_MILLI))
+    least = int(wl.requests["share"][wl.requests["share"] > 0].min(initial=GPU_MILLI))
     room = np.minimum(wl.nodes["cpu"].astype(np.int64), 1 << 20) + wl.nodes["gpu"] * np.int64(GPU_MILLI // least)
     return min(asked, int(room.sum()))

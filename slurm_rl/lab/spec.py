@@ -35,7 +35,7 @@ class Auth(StrEnum):
 
 
 @dataclass(frozen=True)
-class NodeClass:
+class LabNodes:
     """Equal nodes: `count` nodes with `gpus` GPUs of one type each."""
 
     gpu_type: str
@@ -54,7 +54,7 @@ class LabSpec:
     """Everything `lab up` needs to know."""
 
     directory: Path = DEFAULT_DIR
-    nodes: tuple[NodeClass, ...] = field(default_factory=lambda: parse_nodes(DEFAULT_NODES))
+    nodes: tuple[LabNodes, ...] = field(default_factory=lambda: parse_nodes(DEFAULT_NODES))
     accounting: bool = False
     plugin: PluginMode = PluginMode.OFF
     slurm: str = ""  # a release that `lab fetch` brought, such as 24.11; "" is the installed one
@@ -68,7 +68,7 @@ class LabSpec:
         return sum(c.count for c in self.nodes)
 
 
-def parse_nodes(text: str) -> tuple[NodeClass, ...]:
+def parse_nodes(text: str) -> tuple[LabNodes, ...]:
     """`TYPE:GPUS*COUNT[:cpus=N][:mem=GB]`, comma-separated; by default a GPU brings 8 CPUs and 64 GB."""
     classes = tuple(_parse_class(part.strip()) for part in text.split(",") if part.strip())
     if not classes:
@@ -83,7 +83,7 @@ def parse_nodes(text: str) -> tuple[NodeClass, ...]:
     return classes
 
 
-def _parse_class(text: str) -> NodeClass:
+def _parse_class(text: str) -> LabNodes:
     match = _CLASS.fullmatch(text)
     if match is None:
         raise InputError(
@@ -98,7 +98,7 @@ def _parse_class(text: str) -> NodeClass:
         raise InputError(f"unknown option {unknown[0]!r} in {text!r}", field="--nodes", remedy="known: cpus, mem")
     cpus = _positive(options.get("cpus", str(max(8 * gpus, 8))), text)
     mem_gb = _positive(options.get("mem", str(max(64 * gpus, 64))).upper().removesuffix("G"), text)
-    return NodeClass(match["type"].lower(), gpus, count, cpus, mem_gb * 1024)
+    return LabNodes(match["type"].lower(), gpus, count, cpus, mem_gb * 1024)
 
 
 def _positive(value: str, text: str) -> int:

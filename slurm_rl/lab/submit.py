@@ -15,7 +15,7 @@ from slurm_rl.traces.trace import Trace
 
 
 @dataclass(frozen=True)
-class Submission:
+class LabSubmission:
     """One job as sbatch takes it; `after` is when, in seconds of the lab's time from the start."""
 
     trace_id: str
@@ -31,7 +31,7 @@ class Rejection:
     reason: str
 
 
-def submissions(trace: Trace, speedup: float) -> Iterator[Submission]:
+def submissions(trace: Trace, speedup: float) -> Iterator[LabSubmission]:
     """The trace's jobs in submit order, their times divided by the speedup."""
     if not (speedup > 0 and math.isfinite(speedup)):
         raise InputError(f"{speedup} is not a positive number", field="--speedup")
@@ -59,7 +59,7 @@ def submissions(trace: Trace, speedup: float) -> Iterator[Submission]:
         if not math.isnan(trace.mem_gb[i]):
             arguments.append(f"--mem={max(1, math.ceil(float(trace.mem_gb[i]) * 1024 / nodes))}M")
         arguments.append(f"--wrap=exec sleep {run:.3f}")
-        yield Submission(str(trace.job_id[i]), (int(trace.submit_time[i]) - first) / speedup, tuple(arguments))
+        yield LabSubmission(str(trace.job_id[i]), (int(trace.submit_time[i]) - first) / speedup, tuple(arguments))
 
 
 def _gpus(count: float, kind: str, nodes: int) -> list[str]:
@@ -76,7 +76,7 @@ def submit(
     lab: Lab,
     trace: Trace,
     speedup: float,
-    on_submit: Callable[[Submission], None] | None = None,
+    on_submit: Callable[[LabSubmission], None] | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[dict[str, int], list[Rejection]]:
     """Submits every job at its time; returns Slurm's job ids by trace id, and what sbatch refused."""

@@ -116,7 +116,7 @@ class Deferred:
     own: int  # since when it was eligible before we first wrote
     due: int  # by when it should start on the type that it waits for
     awaits: str
-    times: int  # how often it was put off
+    times: int  # how often it was deferred
     settled: bool = False  # it did not start in time, and is counted so
 
     def lasts(self, now: float) -> bool:

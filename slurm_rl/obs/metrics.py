@@ -35,19 +35,19 @@ class Metrics:
         self.jobs = Gauge(
             "slurmrl_jobs",
             "Pending jobs at the last tick: ordered, left_alone (held, dependent, cron, reserved …), promoted (waited "
-            "too long), deferred (left for later although they fit) or unsettled (their SiteFactor is not yet as "
+            "too long), deferred (although they fit) or unsettled (their SiteFactor is not yet as "
             "decided).",
             ["kind"],
             registry=registry,
         )
         self.deferrals = Counter(
             "slurmrl_deferrals",
-            "Start times written to leave a job for later, renewals included.",
+            "Start times written to defer a job, renewals included.",
             registry=registry,
         )
         self.deferred_ended = Counter(
             "slurmrl_deferred_ended",
-            "Jobs that were left for later, by what became of them: awaited_type (started in time on the GPU type they "
+            "Jobs that were deferred, by what became of them: awaited_type (started in time on the GPU type they "
             "waited for), other_type (started in time on another), late (did not start in time), gone (cancelled, or "
             "over before they were seen to run), changed (somebody else set a start time).",
             ["outcome"],
@@ -55,7 +55,7 @@ class Metrics:
         )
         self.deferral_rate = Gauge(
             "slurmrl_deferral_rate",
-            "Of the jobs left for later that started or were late since the service began: the share that started in "
+            "Of the jobs deferred that started or were late since the service began: the share that started in "
             "time (allocation), and that did so on the awaited GPU type (success). NaN before the first.",
             ["kind"],
             registry=registry,

@@ -34,7 +34,7 @@ class JobView:
     expected_start: float | None = None  # Unix seconds
     expected_range: tuple[float, float] | None = None
     slurm_start: int | None = None  # what Slurm itself expects
-    deferred_until: int | None = None  # left for later although it fits
+    deferred_until: int | None = None  # deferred although it fits
 
 
 class QueueView(Protocol):
@@ -56,7 +56,7 @@ class QueueView(Protocol):
     def bound(self) -> int: ...
     @property
     def deferrals(self) -> Mapping[str, float | None]:
-        """How many jobs are left for later now, how often that was done, and what it came to."""
+        """How many jobs are deferred now, how often that was done, and what it came to."""
         ...
 
     @property

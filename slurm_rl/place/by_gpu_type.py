@@ -21,10 +21,10 @@ def place_by_type(w: Record, s: int, view: int, first: int, last: int) -> int:
 
     Of several, the one on which it leaves the fewest free GPUs that the mix cannot use, then the fullest.
     """
-    shapes, kind_node, prefer, nodes = t.shapes(w), t.kind_node(w), t.prefer(w), t.nodes(w)
-    if not shapes.alone[s] or shapes.gpu[s] + shapes.share[s] == 0:
+    requests, kind_node, prefer, nodes = t.requests(w), t.kind_node(w), t.prefer(w), t.nodes(w)
+    if not requests.alone[s] or requests.gpu[s] + requests.share[s] == 0:
         return NOT_MINE  # no single type could hold it, or it is not about GPUs
-    units = shapes.units[s]
+    units = requests.units[s]
     types = prefer.shape[1]
     room = np.zeros(types, dtype=np.int64)
     for at in range(first, last):
@@ -65,17 +65,17 @@ def place_by_type(w: Record, s: int, view: int, first: int, last: int) -> int:
 
 @inner
 def blocked(w: Record, s: int, view: int, n: int, units: int) -> float:
-    """Free GPUs on a node that the mix could not use once it has so many units of a shape: `Problem.blocked`."""
-    shapes, used = t.shapes(w), t.used(w)
+    """Free GPUs on a node that the mix could not use after so many units of a request: `PlacementProblem.blocked`."""
+    requests, used = t.requests(w), t.used(w)
     slots = used.shape[2]
-    cpu = t.free(w)[view, n, CPU] - units * shapes.cpu[s]
-    mem = t.free(w)[view, n, MEM] - units * shapes.mem[s]
-    gpu = t.free(w)[view, n, GPU] - units * shapes.gpu[s]
-    share = shapes.share[s]
+    cpu = t.free(w)[view, n, CPU] - units * requests.cpu[s]
+    mem = t.free(w)[view, n, MEM] - units * requests.mem[s]
+    gpu = t.free(w)[view, n, GPU] - units * requests.gpu[s]
+    share = requests.share[s]
     milli = np.empty(slots, dtype=np.int64)  # free of each GPU
     idle = float(gpu)
     if slots > 0:
-        whole = units * shapes.gpu[s]
+        whole = units * requests.gpu[s]
         for k in range(slots):
             milli[k] = GPU_MILLI - used[view, n, k]
             if whole > 0 and milli[k] == GPU_MILLI:
@@ -96,16 +96,16 @@ def blocked(w: Record, s: int, view: int, n: int, units: int) -> float:
         return total
     for i in range(len(t.mix(w))):
         m = t.mix(w).request[i]
-        if not _may_use(w, shapes.kind[m], n):
+        if not _may_use(w, requests.kind[m], n):
             continue
-        need = shapes.share[m] if shapes.share[m] > 0 else GPU_MILLI
+        need = requests.share[m] if requests.share[m] > 0 else GPU_MILLI
         lost, most = 0.0, 0
         for k in range(slots):
             most = max(most, milli[k])
             lost += milli[k] / GPU_MILLI if milli[k] < need else 0.0
-        fits = cpu >= shapes.cpu[m] and mem >= shapes.mem[m] and gpu >= shapes.gpu[m]
-        fits = fits and (shapes.share[m] == 0 or most >= need)
-        total += t.mix(w).part[i] * (lost if fits else idle)
+        fits = cpu >= requests.cpu[m] and mem >= requests.mem[m] and gpu >= requests.gpu[m]
+        fits = fits and (requests.share[m] == 0 or most >= need)
+        total += t.mix(w).portion[i] * (lost if fits else idle)
     return total
 
 

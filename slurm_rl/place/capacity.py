@@ -1,4 +1,4 @@
-"""Whether a shape has room: on a pool's sums (a quick no) and on one node."""
+"""Whether a request has room: on a pool's sums (a quick no) and on one node."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ NOT_MINE = -1  # what a placement's own kernel says of a request that is to go b
 
 @inlined
 def fits_totals(w: Record, s: int, view: int) -> bool:
-    """Whether the sums over the shape's pool leave room: a quick no, never a yes on its own."""
-    shapes, total = t.shapes(w), t.total(w)
-    units = shapes.units[s]
-    pool = shapes.pool[s]
+    """Whether the sums over the request's pool leave room: a quick no, never a yes on its own."""
+    requests, total = t.requests(w), t.total(w)
+    units = requests.units[s]
+    pool = requests.pool[s]
     return (
-        units * shapes.cpu[s] <= total[view, pool, CPU]
-        and units * shapes.mem[s] <= total[view, pool, MEM]
-        and units * shapes.gpu[s] <= total[view, pool, GPU]
+        units * requests.cpu[s] <= total[view, pool, CPU]
+        and units * requests.mem[s] <= total[view, pool, MEM]
+        and units * requests.gpu[s] <= total[view, pool, GPU]
     )
 
 
@@ -45,10 +45,10 @@ def node_room(free: Array, view: int, n: int, cpu: int, mem: int, gpu: int, want
 
 @inner
 def capacity(w: Record, s: int, view: int, n: int, wanted: int) -> int:
-    """How many units of a shape a node can take, at most `wanted`."""
-    shapes = t.shapes(w)
-    cpu, mem, gpu, share = shapes.cpu[s], shapes.mem[s], shapes.gpu[s], shapes.share[s]
-    room = node_room(t.free(w), view, n, cpu, mem, gpu, min(wanted, shapes.per_node[s]))
+    """How many units of a request a node can take, at most `wanted`."""
+    requests = t.requests(w)
+    cpu, mem, gpu, share = requests.cpu[s], requests.mem[s], requests.gpu[s], requests.share[s]
+    room = node_room(t.free(w), view, n, cpu, mem, gpu, min(wanted, requests.per_node[s]))
     if share > 0:
         slots = 0
         for k in range(t.used(w).shape[2]):

@@ -1,4 +1,4 @@
-"""Leaves a job for later although it fits, when a faster GPU type is expected soon: bounded in number and time."""
+"""Defers a job although it fits, when a faster GPU type is expected soon: bounded in number and time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LOOKED_AT = 1000  # jobs at the head of a queue
 
 @dataclass(frozen=True, slots=True)
 class Deferral:
-    """How long jobs may be put off.
+    """How long jobs may be deferred.
 
-    A job that has waited `share` of its expected run time, or `seconds`, is not put off any more; a deferral lasts at
+    A job that has waited `share` of its expected run time, or `seconds`, is no longer deferred; a deferral lasts at
     least a `times`-th of that, so that there are no more than `times` of them.
     """
 
@@ -37,9 +37,9 @@ def put_off(
 ) -> dict[int, tuple[int, int]]:
     """Waiting jobs that should not start now: job -> until when, and for which GPU type.
 
-    `cost` is seconds by [shape, GPU type] for each second of work.
+    `cost` is seconds by [request, GPU type] for each second of work.
     """
-    shapes, nodes = world["shapes"], world["nodes"]
+    requests, nodes = world["requests"], world["nodes"]
     first, last = int(world["pools"]["first_node"][pool]), int(world["pools"]["last_node"][pool])
     kind_of = nodes["type"][first:last]
     types = cost.shape[1]
@@ -51,8 +51,8 @@ def put_off(
     np.maximum.at(most, kind_of, free_of)
     queue = queue[:_LOOKED_AT]
     rows = world["jobs"]["request"][queue]
-    gpus = (shapes["units"] * shapes["gpu"])[rows]
-    unit = shapes["gpu"][rows]
+    gpus = (requests["units"] * requests["gpu"])[rows]
+    unit = requests["gpu"][rows]
     expected = np.maximum(world["live"]["expected"][queue], 1.0)
     waited = now - world["jobs"]["submit"][queue]
     budget = np.minimum(rules.seconds, rules.share * expected)
@@ -66,7 +66,7 @@ def put_off(
     found: dict[int, tuple[int, int]] = {}
     for i in candidates.tolist():
         s = int(rows[i])
-        mine = accepts[int(shapes["kind"][s])]
+        mine = accepts[int(requests["kind"][s])]
         if len(mine) < 2:
             continue
         seconds = expected[i] * cost[s]

@@ -1,7 +1,7 @@
 """Compiled placement: the simple placements, and taking and giving back resources.
 
 Implements P1 to P3 and P6 of docs/backfill.md. Every placement works on a *view*: the free resources now, or what a
-reservation leaves of them. A shape either gets all its units (a gang) or nothing. Nodes are looked at in ascending
+reservation leaves of them. A request either gets all its units (a gang) or nothing. Nodes are looked at in ascending
 order, and ties go to the lower number.
 """
 
@@ -27,15 +27,15 @@ call_place_special = slot("place_special", INT, INT, INT, INT, INT)
 
 @kernel
 def place(w: Record, s: int, view: int) -> int:
-    """Chooses nodes for a shape; the number of entries written to `t.spot(w)`, 0 if it does not fit."""
+    """Chooses nodes for a request; the number of entries written to `t.spot(w)`, 0 if it does not fit."""
     if not fits_totals(w, s, view):
         return 0
     how = w.placer
-    first, last = t.kind_ptr(w)[t.shapes(w).kind[s]], t.kind_ptr(w)[t.shapes(w).kind[s] + 1]
+    first, last = t.kind_ptr(w)[t.requests(w).kind[s]], t.kind_ptr(w)[t.requests(w).kind[s] + 1]
     if last - first == 1 or how in (FIRST_FIT, ROUND_ROBIN):
         start = first
         if how == ROUND_ROBIN:
-            while start < last and t.kind_node(w)[start] < t.pools(w).cursor[t.shapes(w).pool[s]]:
+            while start < last and t.kind_node(w)[start] < t.pools(w).cursor[t.requests(w).pool[s]]:
                 start += 1
             if start == last:
                 start = first
@@ -57,7 +57,7 @@ call_place = by_address("place", place, INT, INT, INT)
 @kernel
 def follow_hint(w: Record, j: int, s: int, view: int) -> int:
     """P6: places a job where the plan wants it; 0 if the nodes no longer have room."""
-    left, count = t.shapes(w).units[s], 0
+    left, count = t.requests(w).units[s], 0
     at = t.hint_of(w)[j] - 1
     while left > 0:
         n, units = np.int64(t.hint(w).node[at]), np.int64(t.hint(w).units[at])
@@ -93,10 +93,10 @@ def deferred(w: Record, j: int) -> bool:
 @inlined
 def _fill(w: Record, s: int, view: int, first: int, last: int, start: int) -> int:
     """P1, P3: takes nodes as they come, from `start` and around, as many units of each as fit."""
-    shapes, free, kind_node, spot = t.shapes(w), t.free(w), t.kind_node(w), t.spot(w)
-    cpu, mem, gpu, per_node = shapes.cpu[s], shapes.mem[s], shapes.gpu[s], shapes.per_node[s]
-    shared = shapes.share[s] > 0
-    left = shapes.units[s]
+    requests, free, kind_node, spot = t.requests(w), t.free(w), t.kind_node(w), t.spot(w)
+    cpu, mem, gpu, per_node = requests.cpu[s], requests.mem[s], requests.gpu[s], requests.per_node[s]
+    shared = requests.share[s] > 0
+    left = requests.units[s]
     count = 0
     at = start
     for _ in range(last - first):
@@ -124,11 +124,11 @@ def _fill(w: Record, s: int, view: int, first: int, last: int, start: int) -> in
 @inlined
 def _fewest(w: Record, s: int, view: int, first: int, last: int, emptiest: bool) -> int:
     """P2: one node that holds all that is left, else the one that holds most; then the fullest (or emptiest)."""
-    shapes, free, kind_node, spot = t.shapes(w), t.free(w), t.kind_node(w), t.spot(w)
-    cpu, mem, gpu, shared = shapes.cpu[s], shapes.mem[s], shapes.gpu[s], shapes.share[s] > 0
+    requests, free, kind_node, spot = t.requests(w), t.free(w), t.kind_node(w), t.spot(w)
+    cpu, mem, gpu, shared = requests.cpu[s], requests.mem[s], requests.gpu[s], requests.share[s] > 0
     on_gpus = gpu > 0 or shared
-    left = shapes.units[s]
-    most = min(left, shapes.per_node[s])
+    left = requests.units[s]
+    most = min(left, requests.per_node[s])
     # Most jobs fit on one node: then no sorting is needed.
     best, best_free, candidates, room = -1, 0, 0, 0
     for at in range(first, last):
@@ -211,7 +211,7 @@ def _pick_gpus(w: Record, s: int, view: int, count: int) -> int:
     """Names the GPUs of each entry where GPUs are tracked one by one; a shared unit gets an entry of its own."""
     spot, used = t.spot(w), t.used(w)
     slots = used.shape[2]
-    per, share = t.shapes(w).gpu[s], t.shapes(w).share[s]
+    per, share = t.requests(w).gpu[s], t.requests(w).share[s]
     if share == 0:
         for i in range(count):
             wanted = spot.units[i] * per
@@ -248,11 +248,11 @@ def _pick_gpus(w: Record, s: int, view: int, count: int) -> int:
 
 @inner
 def shift(w: Record, s: int, view: int, n: int, units: int, gpus: int, sign: int) -> None:
-    """Takes (TAKE) or gives back (GIVE) units of a shape on one node of a view, where GPUs are tracked one by one."""
-    shapes, free, used, total = t.shapes(w), t.free(w), t.used(w), t.total(w)
-    pool = shapes.pool[s]
-    cpu, mem, gpu = units * shapes.cpu[s] * sign, units * shapes.mem[s] * sign, 0
-    amount = shapes.share[s] if shapes.share[s] > 0 else GPU_MILLI
+    """Takes (TAKE) or gives back (GIVE) units of a request on one node of a view, where GPUs are tracked one by one."""
+    requests, free, used, total = t.requests(w), t.free(w), t.used(w), t.total(w)
+    pool = requests.pool[s]
+    cpu, mem, gpu = units * requests.cpu[s] * sign, units * requests.mem[s] * sign, 0
+    amount = requests.share[s] if requests.share[s] > 0 else GPU_MILLI
     for k in range(used.shape[2]):
         if gpus >> k & 1:
             was = used[view, n, k]
@@ -275,8 +275,8 @@ def take(w: Record, s: int, view: int, count: int) -> None:
         for i in range(count):
             shift(w, s, view, spot.node[i], spot.units[i], spot.gpus[i], TAKE)
     else:
-        shapes, free = t.shapes(w), t.free(w)
-        cpu, mem, gpu = shapes.cpu[s], shapes.mem[s], shapes.gpu[s]
+        requests, free = t.requests(w), t.free(w)
+        cpu, mem, gpu = requests.cpu[s], requests.mem[s], requests.gpu[s]
         for i in range(count):
             n, units = spot.node[i], spot.units[i]
             free[view, n, CPU] -= units * cpu
@@ -284,17 +284,17 @@ def take(w: Record, s: int, view: int, count: int) -> None:
                 free[view, n, MEM] -= units * mem
             if gpu > 0:
                 free[view, n, GPU] -= units * gpu
-        _sums(w, s, view, -shapes.units[s])
+        _sums(w, s, view, -requests.units[s])
 
 
 @inlined
 def _sums(w: Record, s: int, view: int, units: int) -> None:
-    """Adds units of a shape to the sums over its pool."""
-    shapes, total = t.shapes(w), t.total(w)
-    pool = shapes.pool[s]
-    total[view, pool, CPU] += units * shapes.cpu[s]
-    total[view, pool, MEM] += units * shapes.mem[s]
-    total[view, pool, GPU] += units * shapes.gpu[s]
+    """Adds units of a request to the sums over its pool."""
+    requests, total = t.requests(w), t.total(w)
+    pool = requests.pool[s]
+    total[view, pool, CPU] += units * requests.cpu[s]
+    total[view, pool, MEM] += units * requests.mem[s]
+    total[view, pool, GPU] += units * requests.gpu[s]
 
 
 @inner
@@ -324,8 +324,8 @@ def apply(w: Record, s: int, view: int, chain: int, sign: int) -> None:
             shift(w, s, view, entries.node[chain], entries.units[chain], entries.gpus[chain], sign)
             chain = entries.next[chain]
         return
-    shapes, free = t.shapes(w), t.free(w)
-    cpu, mem, gpu = sign * shapes.cpu[s], sign * shapes.mem[s], sign * shapes.gpu[s]
+    requests, free = t.requests(w), t.free(w)
+    cpu, mem, gpu = sign * requests.cpu[s], sign * requests.mem[s], sign * requests.gpu[s]
     while chain > 0:
         n, units = entries.node[chain], entries.units[chain]
         free[view, n, CPU] += units * cpu
@@ -334,7 +334,7 @@ def apply(w: Record, s: int, view: int, chain: int, sign: int) -> None:
         if gpu != 0:
             free[view, n, GPU] += units * gpu
         chain = entries.next[chain]
-    _sums(w, s, view, sign * shapes.units[s])
+    _sums(w, s, view, sign * requests.units[s])
 
 
 @inner

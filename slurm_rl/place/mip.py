@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from slurm_rl.errors import EnvironmentMissing, unknown_name
 from slurm_rl.place.greedy import Nodes, place_greedily
-from slurm_rl.place.problem import Ask, Job, Node, Problem, State, Where, evaluate, spans
+from slurm_rl.place.problem import Job, Node, NodeState, PlacementProblem, Request, Where, evaluate, spans
 
 SOLVERS = {"cbc": "CBC", "highs": "HIGHS"}
 SMALL = 24  # states of nodes up to which a problem is solved with all of them
@@ -59,12 +59,12 @@ class Answer(NamedTuple):
 
 
 def solve(
-    problem: Problem,
+    problem: PlacementProblem,
     *,
     seconds: float = 1.0,
     gap: float = 0.01,
     solver: str = "cbc",
-    ask: Callable[[Problem, dict[int, Where], str, float, float], Answer] | None = None,
+    ask: Callable[[PlacementProblem, dict[int, Where], str, float, float], Answer] | None = None,
 ) -> Solution:
     """The better of greedy and solver within the time; a solver that fails leaves greedy's answer, and a note.
 
@@ -107,7 +107,7 @@ def solve(
     return made("greedy")
 
 
-def ask_solver(problem: Problem, where: dict[int, Where], solver: str, seconds: float, gap: float) -> Answer:
+def ask_solver(problem: PlacementProblem, where: dict[int, Where], solver: str, seconds: float, gap: float) -> Answer:
     """Builds the model, with greedy's answer as a start, and solves it; `gap` in seconds of the objective."""
     import_solvers()  # once in a process, and not at the cost of the first question's time
     began = time.perf_counter()
@@ -124,54 +124,56 @@ def ask_solver(problem: Problem, where: dict[int, Where], solver: str, seconds: 
     return Answer(model.placement(), model.bound)
 
 
-def lower_bound(problem: Problem) -> float:
+def lower_bound(problem: PlacementProblem) -> float:
     """Every job where it would cost least were it alone: no placement costs less, and greedy often meets it."""
-    if len(problem.jobs) == 1 and not spans(problem, problem.jobs[0].ask):
+    if len(problem.jobs) == 1 and not spans(problem, problem.jobs[0].request):
         return evaluate(problem, place_greedily(problem))  # one job on one node: greedy has looked at every choice
     total = 0.0
-    asks: dict[tuple[Ask, tuple[float, ...]], float | None] = {}
+    requests: dict[tuple[Request, tuple[float, ...]], float | None] = {}
     for rank, job in enumerate(problem.jobs):
-        key = (job.ask, job.seconds)
-        if key not in asks:
-            possible = set(spans(problem, job.ask))
-            possible |= {problem.kinds[s.kind].gpu_type for s in problem.nodes if problem.whole(s, job.ask) is not None}
+        key = (job.request, job.seconds)
+        if key not in requests:
+            possible = set(spans(problem, job.request))
+            possible |= {
+                problem.kinds[s.kind].gpu_type for s in problem.nodes if problem.whole(s, job.request) is not None
+            }
             # The most that a job can save on one node: what the node cost before.
-            nodes = job.ask.units if spans(problem, job.ask) else 1
-            asks[key] = min((problem.cost(job, k) - problem.relief[k] * nodes for k in possible), default=None)
-        least = asks[key]
+            nodes = job.request.units if spans(problem, job.request) else 1
+            requests[key] = min((problem.cost(job, k) - problem.relief[k] * nodes for k in possible), default=None)
+        least = requests[key]
         if least is not None:
             total += min(least - problem.values[rank], 0.0)
     return total
 
 
-def candidates(problem: Problem) -> dict[State, int]:
+def candidates(problem: PlacementProblem) -> dict[NodeState, int]:
     """The nodes that the model looks at: for each request, as many as there are jobs of its size, the best first.
 
     A small problem keeps all of its nodes.
     """
     if len(problem.nodes) <= SMALL:
         return dict(problem.nodes)
-    alike: dict[tuple[int, Ask], int] = {}
+    alike: dict[tuple[int, Request], int] = {}
     size: dict[float, int] = {}
     for job in problem.jobs:
-        ask = job.ask
-        size[ask.gpus] = size.get(ask.gpus, 0) + 1
-        for kind in ask.kinds:
-            alike[kind, ask] = alike.get((kind, ask), 0) + 1
-    by_kind: dict[int, list[State]] = {}
+        request = job.request
+        size[request.gpus] = size.get(request.gpus, 0) + 1
+        for kind in request.kinds:
+            alike[kind, request] = alike.get((kind, request), 0) + 1
+    by_kind: dict[int, list[NodeState]] = {}
     for state in problem.nodes:
         by_kind.setdefault(state.kind, []).append(state)
-    kept: set[State] = set()
-    for (kind, ask), jobs in alike.items():
+    kept: set[NodeState] = set()
+    for (kind, request), jobs in alike.items():
         fits = []
         parts = []
         for state in by_kind.get(kind, ()):
-            after = problem.whole(state, ask)
+            after = problem.whole(state, request)
             if after is not None:
                 fits.append((problem.standing(after) - problem.standing(state), state.idle_gpus, state))
-            elif ask.units > 1:
-                parts.append((-state.room(ask, ask.units), state.idle_gpus, state))
-        wanted = size[ask.gpus] if fits else jobs * ask.units + 1
+            elif request.units > 1:
+                parts.append((-state.room(request, request.units), state.idle_gpus, state))
+        wanted = size[request.gpus] if fits else jobs * request.units + 1
         for first, _, state in sorted(fits or parts):
             kept.add(state)
             wanted -= problem.nodes[state] if fits else -int(first) * problem.nodes[state]
@@ -185,7 +187,7 @@ class _TooLarge(Exception):
 
 
 class _Model:
-    def __init__(self, problem: Problem, start: dict[int, Where], solver: str) -> None:
+    def __init__(self, problem: PlacementProblem, start: dict[int, Where], solver: str) -> None:
         self.mip = import_solvers()
         self.problem = problem
         self.bound: float | None = None
@@ -200,9 +202,9 @@ class _Model:
             ) from error
         self.model.verbose = 0
         self.model.threads = 1
-        self.put: dict[tuple[State, int], Any] = {}
-        self.span: dict[tuple[int, State, int], Any] = {}
-        self.then: dict[tuple[State, int], State] = {}
+        self.put: dict[tuple[NodeState, int], Any] = {}
+        self.span: dict[tuple[int, NodeState, int], Any] = {}
+        self.then: dict[tuple[NodeState, int], NodeState] = {}
         self._build(start)
         self.model.start = self._start(start)
 
@@ -210,12 +212,12 @@ class _Model:
         """Greedy's answer as values of the variables."""
         count: dict[Any, int] = {}
         group_of = {rank: g for g, group in enumerate(self.groups) for rank in group.ranks}
-        now: dict[Node, State] = {}
+        now: dict[Node, NodeState] = {}
         for rank in sorted(where):
-            g, ask = group_of[rank], self.problem.jobs[rank].ask
+            g, request = group_of[rank], self.problem.jobs[rank].request
             for node, units in where[rank]:
                 state = now.get(node, node[0])
-                now[node] = self.problem.after(state, ask, units)
+                now[node] = self.problem.after(state, request, units)
                 if len(where[rank]) > 1:
                     name = self.span[g, state, units]
                 else:
@@ -226,32 +228,32 @@ class _Model:
 
     def _build(self, start: dict[int, Where]) -> None:
         problem, model, xsum = self.problem, self.model, self.mip.xsum
-        into: dict[State, list[Any]] = {}
-        out: dict[State, list[Any]] = {}
+        into: dict[NodeState, list[Any]] = {}
+        out: dict[NodeState, list[Any]] = {}
         placed: dict[int, list[Any]] = {g: [] for g in range(len(self.groups))}
         known = dict.fromkeys(self.nodes)
         self.constant = sum(problem.standing(state) * count for state, count in self.nodes.items())
 
         # 1. Jobs on several nodes take them as they are at first.
         for g, group in enumerate(self.groups):
-            ask = group.job.ask
+            request = group.job.request
             by_type: dict[int, list[tuple[int, Any]]] = {}
             for state, count in self.nodes.items():
                 gpu_type = problem.kinds[state.kind].gpu_type
-                if gpu_type not in group.spans or state.kind not in ask.kinds:
+                if gpu_type not in group.spans or state.kind not in request.kinds:
                     continue
-                for units in range(1, state.room(ask, ask.units) + 1):
-                    name = model.add_var(var_type="I", ub=min(count, ask.units // units), obj=problem.weights.node)
+                for units in range(1, state.room(request, request.units) + 1):
+                    name = model.add_var(var_type="I", ub=min(count, request.units // units), obj=problem.weights.node)
                     self.span[g, state, units] = name
                     out.setdefault(state, []).append(name)
-                    after = problem.after(state, ask, units)
+                    after = problem.after(state, request, units)
                     known.setdefault(after)
                     into.setdefault(after, []).append(name)
                     by_type.setdefault(gpu_type, []).append((units, name))
             for gpu_type, parts in by_type.items():
                 # `node` counts nodes beyond the first.
                 on = model.add_var(var_type="B", obj=problem.cost(group.job, gpu_type) - problem.weights.node)
-                model.add_constr(xsum(units * name for units, name in parts) == ask.units * on)
+                model.add_constr(xsum(units * name for units, name in parts) == request.units * on)
                 placed[g].append(on)
 
         # 2. Jobs on one node, whatever state the node is in by then; new states are found on the way.
@@ -259,7 +261,7 @@ class _Model:
         while frontier:
             state = frontier.pop()
             for g, group in enumerate(self.groups):
-                full = problem.whole(state, group.job.ask)
+                full = problem.whole(state, group.job.request)
                 if full is None:
                     continue
                 cost = problem.cost(group.job, problem.kinds[state.kind].gpu_type)
@@ -313,7 +315,7 @@ class _Model:
         problem, nodes = self.problem, Nodes(self.problem)
         waiting = {g: iter(group.ranks) for g, group in enumerate(self.groups)}
         where: dict[int, Where] = {}
-        spans: dict[int, list[tuple[State, int]]] = {}
+        spans: dict[int, list[tuple[NodeState, int]]] = {}
         for (g, state, units), name in self.span.items():
             spans.setdefault(g, []).extend([(state, units)] * round(name.x))
         for g, spots in spans.items():
@@ -321,31 +323,31 @@ class _Model:
                 taken = [(nodes.take_fresh(state), units) for state, units in spots]
                 where[next(waiting[g])] = tuple(taken)
                 for (node, units), (state, _) in zip(taken, spots, strict=True):
-                    nodes.put(problem.after(state, self.groups[g].job.ask, units), node)
+                    nodes.put(problem.after(state, self.groups[g].job.request, units), node)
         # Every move leaves less free: from the fullest states down, all that comes in has come.
         for (state, g), name in sorted(self.put.items(), key=lambda item: _freest_first(item[0][0])):
             for _ in range(round(name.x)):
                 node = nodes.take(state)
-                where[next(waiting[g])] = ((node, self.groups[g].job.ask.units),)
+                where[next(waiting[g])] = ((node, self.groups[g].job.request.units),)
                 nodes.put(self.then[state, g], node)
         return where
 
 
-def _freest_first(state: State) -> tuple[float, int, int]:
+def _freest_first(state: NodeState) -> tuple[float, int, int]:
     return -state.idle_gpus, -state.cpu, -state.mem
 
 
-def _groups(problem: Problem) -> list[_Group]:
+def _groups(problem: PlacementProblem) -> list[_Group]:
     """Jobs by request and cost; a job that would take several nodes somewhere stands alone."""
     groups: list[_Group] = []
-    index: dict[tuple[Ask, tuple[float, ...]], int] = {}
+    index: dict[tuple[Request, tuple[float, ...]], int] = {}
     for rank, job in enumerate(problem.jobs):
-        key = (job.ask, job.seconds)
+        key = (job.request, job.seconds)
         at = index.get(key)
         if at is not None:
             groups[at].ranks.append(rank)
             continue
-        group = _Group([rank], job, spans(problem, job.ask))
+        group = _Group([rank], job, spans(problem, job.request))
         if not group.spans:
             index[key] = len(groups)
         groups.append(group)

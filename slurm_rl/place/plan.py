@@ -19,18 +19,18 @@ from slurm_rl.place.defer import Deferral, put_off
 from slurm_rl.place.greedy import place_greedily
 from slurm_rl.place.mip import SOLVERS, solve
 from slurm_rl.place.prices import Prices
-from slurm_rl.place.problem import Ask, Job, NodeKind, Problem, State, Weights, Where
+from slurm_rl.place.problem import Job, NodeKind, NodeState, PlacementProblem, Request, Weights, Where
 from slurm_rl.place.solver_process import SHARED
 
 _REMEMBERED = 1024
 _REQUESTS = 512  # different ones of the mix: the most frequent
 _Spots = list[tuple[int, int]]  # nodes of a job, and its units on each
 _NO_MIX = np.zeros(0, dtype=MIX)
-_ASKED = ("units", "per_node", "cpu", "mem", "gpu", "share")
+_REQUESTED = ("units", "per_node", "cpu", "mem", "gpu", "share")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class PlannerSettings:
     """How placement is planned."""
 
     weights: Weights = field(default_factory=Weights)
@@ -38,7 +38,7 @@ class Settings:
     seconds: float = 1.0  # for one solution
     gap: float = 0.01
     solver: str = "cbc"
-    deferral: Deferral | None = None  # None: a job that fits is never left for later
+    deferral: Deferral | None = None  # None: a job that fits is never deferred
 
     def __post_init__(self) -> None:
         if self.jobs < 1:
@@ -58,7 +58,7 @@ class Tally:
     solved: int = 0  # problems that greedy did not settle
     remembered: int = 0  # problems met before
     improved: int = 0  # problems in which the solver beat greedy
-    deferred: int = 0  # times that a job was left for later
+    deferred: int = 0  # times that a job was deferred
     failed: int = 0  # problems without an answer of the solver
     seconds: float = 0.0
 
@@ -66,11 +66,11 @@ class Tally:
 class Planner:
     """Plans for one World after another, of the same jobs and nodes or of others; remembers solved problems."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        self.settings = settings or Settings()
+    def __init__(self, settings: PlannerSettings | None = None) -> None:
+        self.settings = settings or PlannerSettings()
         self.tally = Tally()
         self.notes: list[str] = []
-        self.awaited: dict[int, int] = {}  # by job that was left for later: the GPU type
+        self.awaited: dict[int, int] = {}  # by job that was deferred: the GPU type
         self.put_off: dict[int, int] = {}  # likewise of all passes: the type that a job was last left for
         self._map: _Map | None = None
         self._solved: OrderedDict[object, dict[int, Where]] = OrderedDict()
@@ -88,9 +88,9 @@ class Planner:
         mixes: list[Array] = []
         for pool, ordered in queues:
             if pools["change"][pool] == 0 and pools["due"][pool] == 0:
-                continue  # it has no pass: who was left for later stays so
+                continue  # it has no pass: who was deferred stays so
             if (hint_of[ordered] < 0).any():
-                # Who was left for later may start now though nothing has ended: that takes a whole pass.
+                # Who was deferred may start now though nothing has ended: that takes a whole pass.
                 pools["change"][pool] = max(int(pools["change"][pool]), int(NEW_HEAD))
                 hint_of[ordered] = 0
             weights = self.settings.weights
@@ -125,28 +125,28 @@ class Planner:
     ) -> dict[int, _Spots]:
         """Nodes of the jobs at the head of a queue: those that start in order, and the first that would not."""
         head = known.startable(world, pool, queue[: self.settings.jobs])
-        shapes = world["shapes"][world["jobs"]["request"][head]]
-        head = head[shapes["gpu"] + shapes["share"] > 0]  # jobs without GPUs go best-fit, wherever they are
+        requests = world["requests"][world["jobs"]["request"][head]]
+        head = head[requests["gpu"] + requests["share"] > 0]  # jobs without GPUs go best-fit, wherever they are
         if len(head) < 2:
             return {}  # one job: the placer alone finds its best type and node
         jobs = known.jobs(world, head, cost)
         states, members = known.states(world, pool)
 
         weights = self.settings.weights
-        asked = [(part, known.asks[s]) for part, s in mix.tolist()]
-        problem = Problem(jobs, known.kinds, states, weights=weights, mix=asked)
+        asked = [(portion, known.requests[s]) for portion, s in mix.tolist()]
+        problem = PlacementProblem(jobs, known.kinds, states, weights=weights, mix=asked)
         if world["head_blocks"]:
             # What starts behind the first blocked job is up to the backfill rule: nobody gives way to it here.
             started = place_greedily(problem)
             blocked = next((rank for rank in range(len(jobs)) if rank not in started), len(jobs))
             if blocked + 1 < len(jobs):
-                problem = Problem(jobs[: blocked + 1], known.kinds, states, weights=weights, mix=asked)
+                problem = PlacementProblem(jobs[: blocked + 1], known.kinds, states, weights=weights, mix=asked)
             if not blocked:
                 return {}
         self.tally.problems += 1
         where = self._answer(problem)
         # From states back to nodes: those counted as equal, one after the other.
-        nodes: dict[State, list[int]] = {}
+        nodes: dict[NodeState, list[int]] = {}
         for state, numbers in members.items():
             nodes.setdefault(problem.alike[state], []).extend(numbers)
         return {
@@ -154,7 +154,7 @@ class Planner:
             for rank, spots in where.items()
         }
 
-    def _answer(self, problem: Problem) -> dict[int, Where]:
+    def _answer(self, problem: PlacementProblem) -> dict[int, Where]:
         key = (problem.jobs, tuple(problem.nodes.items()), problem.mix)
         known = self._solved.get(key)
         if known is not None:
@@ -191,34 +191,34 @@ class _Map:
         self.kind_of = alike.reshape(-1).astype(np.int64)
         self.kinds = tuple(NodeKind(int(nodes["type"][n]), int(nodes["gpu"][n])) for n in first.tolist())
         self.accepts = [frozenset(np.flatnonzero(member[k, first]).tolist()) for k in range(kinds)]
-        shapes = world["shapes"]
+        requests = world["requests"]
         self.prices = Prices(world)
         self._priced: dict[int, tuple[Array, Array, Array]] = {}  # by pool: prices, the table they are in, costs
         # Requests of which a unit is the same, by the first of them; and those that any free GPU would do for.
-        units = np.column_stack([shapes[f] for f in ("cpu", "mem", "gpu", "share", "kind")])
+        units = np.column_stack([requests[f] for f in ("cpu", "mem", "gpu", "share", "kind")])
         _, leader, group = np.unique(units, axis=0, return_index=True, return_inverse=True)
         self._unit = leader[group.reshape(-1)]
-        easy = (shapes["gpu"] <= 1) & (shapes["cpu"] == 0) & (shapes["mem"] == 0) & (world["used"].shape[2] == 0)
+        easy = (requests["gpu"] <= 1) & (requests["cpu"] == 0) & (requests["mem"] == 0) & (world["used"].shape[2] == 0)
         self._hard = (self.prices.gpus > 0) & ~easy
-        self.asks = [Ask._make([*(int(s[f]) for f in _ASKED), self.accepts[s["kind"]]]) for s in shapes]
+        self.requests = [Request._make([*(int(s[f]) for f in _REQUESTED), self.accepts[s["kind"]]]) for s in requests]
 
     def startable(self, world: World, pool: int, queue: Array) -> Array:
         """The first jobs of a queue up to the one with which the pool's sums are used up."""
-        shapes = world["shapes"][world["jobs"]["request"][queue]]
-        asked = np.stack([shapes["units"] * shapes[f] for f in ("cpu", "mem", "gpu")], axis=1).cumsum(axis=0)
+        requests = world["requests"][world["jobs"]["request"][queue]]
+        asked = np.stack([requests["units"] * requests[f] for f in ("cpu", "mem", "gpu")], axis=1).cumsum(axis=0)
         over = (asked > world["total"][NOW, pool]).any(axis=1)
         return queue[: int(over.argmax()) + 1 if over.any() else len(queue)]
 
     def costs(self, world: World, pool: int, queue: Array, energy: float, *, defer: bool) -> Array:
-        """Seconds by [shape, GPU type] for each second of work, prices included; the placer goes by them, too."""
+        """Seconds by [request, GPU type] for each second of work, prices included; the placer goes by them, too."""
         prices = self.prices.of(world, pool, queue, least=1 if defer else 2)
         if energy:
             prices = prices + energy * self._kwh(world, pool)
         known, written, cost = self._priced.get(pool, (prices, None, prices))
         if written is not world["prefer"] or not np.array_equal(known, prices):
-            shapes, prefer = world["shapes"], world["prefer"]
-            cost = (1.0 + self.prices.gpus[:, None] * prices) / world["speed"][shapes["row"]]
-            mine = shapes["pool"] == pool
+            requests, prefer = world["requests"], world["prefer"]
+            cost = (1.0 + self.prices.gpus[:, None] * prices) / world["speed"][requests["row"]]
+            mine = requests["pool"] == pool
             prefer[mine] = 1.0 / cost[mine]
             self._priced[pool] = prices, prefer, cost
         return cost
@@ -235,11 +235,11 @@ class _Map:
         first = int(world["pools"]["first_job"][pool])
         running = world["running"][first : first + int(world["pools"]["running"][pool])]
         rows = world["jobs"]["request"][np.concatenate([running, queue])]
-        count = np.bincount(self._unit[rows[self._hard[rows]]], minlength=len(self.asks))
+        count = np.bincount(self._unit[rows[self._hard[rows]]], minlength=len(self.requests))
         most = np.argsort(-count, kind="stable")[:_REQUESTS]
         most = most[count[most] > 0]
         mix = np.zeros(len(most), dtype=MIX)
-        mix["part"], mix["request"] = count[most] / max(len(rows), 1), most
+        mix["portion"], mix["request"] = count[most] / max(len(rows), 1), most
         return mix
 
     def jobs(self, world: World, queue: Array, cost: Array) -> list[Job]:
@@ -248,9 +248,9 @@ class _Map:
         rounded = np.exp2(np.round(4.0 * np.log2(expected)) / 4.0)
         rows = world["jobs"]["request"][queue]
         seconds = rounded[:, None] * cost[rows]
-        return [Job(self.asks[s], tuple(t)) for s, t in zip(rows.tolist(), seconds.tolist(), strict=True)]
+        return [Job(self.requests[s], tuple(t)) for s, t in zip(rows.tolist(), seconds.tolist(), strict=True)]
 
-    def states(self, world: World, pool: int) -> tuple[dict[State, int], dict[State, list[int]]]:
+    def states(self, world: World, pool: int) -> tuple[dict[NodeState, int], dict[NodeState, list[int]]]:
         """The pool's nodes on which something is free, by state: how many, and which."""
         first, last = int(world["pools"]["first_node"][pool]), int(world["pools"]["last_node"][pool])
         free = world["free"][NOW, first:last]
@@ -265,8 +265,8 @@ class _Map:
         order = np.argsort(which, kind="stable")
         cuts = np.searchsorted(which[order], np.arange(len(chosen) + 1)).tolist()
         numbers = (some[order] + first).tolist()
-        members: dict[State, list[int]] = {}
+        members: dict[NodeState, list[int]] = {}
         for k, row in enumerate(columns[chosen].tolist()):
             slots = tuple(row[len(row) - row[4] :]) if len(row) > 5 else ()
-            members[State(row[0], row[1], row[2], row[3], slots)] = numbers[cuts[k] : cuts[k + 1]]
+            members[NodeState(row[0], row[1], row[2], row[3], slots)] = numbers[cuts[k] : cuts[k + 1]]
         return {state: len(found) for state, found in members.items()}, members

@@ -28,11 +28,11 @@ class Prices:
     """Prices of GPU types in one World after another of the same jobs and nodes; a function of the state alone."""
 
     def __init__(self, world: World) -> None:
-        shapes, speed = world["shapes"], world["speed"]
+        requests, speed = world["requests"], world["speed"]
         self.types = speed.shape[1]
-        self.gpus = shapes["units"] * (shapes["gpu"] + shapes["share"] / GPU_MILLI)
+        self.gpus = requests["units"] * (requests["gpu"] + requests["share"] / GPU_MILLI)
         # Jobs that the programme need not tell apart: GPUs, speeds, and types that could hold them.
-        columns = np.column_stack([self.gpus, speed[shapes["row"]], holds(world, self.types)])
+        columns = np.column_stack([self.gpus, speed[requests["row"]], holds(world, self.types)])
         groups, group = np.unique(columns, axis=0, return_inverse=True)
         self._group = group.reshape(-1)
         self._gpus, self._speed = groups[:, 0], groups[:, 1 : 1 + self.types]

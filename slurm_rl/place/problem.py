@@ -47,7 +47,7 @@ class NodeKind:
     gpus: int  # of an empty node
 
 
-class State(NamedTuple):
+class NodeState(NamedTuple):
     """What is free on a node of a kind; `slots` are thousandths in use of each GPU, where GPUs are shared."""
 
     kind: int
@@ -61,35 +61,36 @@ class State(NamedTuple):
         """Free GPUs, shares included."""
         return self.gpu + sum(GPU_MILLI - used for used in self.slots if 0 < used < GPU_MILLI) / GPU_MILLI
 
-    def room(self, ask: Ask, wanted: int) -> int:
+    def room(self, request: Request, wanted: int) -> int:
         """How many units of a request fit, at most `wanted`."""
-        room = min(wanted, ask.per_node)
-        for free, per in ((self.gpu, ask.gpu), (self.cpu, ask.cpu), (self.mem, ask.mem)):
+        room = min(wanted, request.per_node)
+        for free, per in ((self.gpu, request.gpu), (self.cpu, request.cpu), (self.mem, request.mem)):
             if per:
                 room = min(room, free // per)
-        if ask.share:
-            room = min(room, sum((GPU_MILLI - used) // ask.share for used in self.slots))
+        if request.share:
+            room = min(room, sum((GPU_MILLI - used) // request.share for used in self.slots))
         return room
 
-    def after(self, ask: Ask, units: int) -> State:
+    def after(self, request: Request, units: int) -> NodeState:
         """The state once so many units are placed; a share goes to the fullest GPU that has room for it."""
         slots = self.slots
-        gpu = self.gpu - units * ask.gpu
+        gpu = self.gpu - units * request.gpu
         if slots:
             used = list(slots)
-            if ask.share:
+            if request.share:
                 for _ in range(units):
-                    at = max((k for k in range(len(used)) if used[k] + ask.share <= GPU_MILLI), key=used.__getitem__)
-                    used[at] += ask.share
+                    roomy = (k for k in range(len(used)) if used[k] + request.share <= GPU_MILLI)
+                    at = max(roomy, key=used.__getitem__)
+                    used[at] += request.share
             else:
-                for _ in range(units * ask.gpu):
+                for _ in range(units * request.gpu):
                     used[used.index(0)] = GPU_MILLI
             slots = tuple(sorted(used, reverse=True))
             gpu = slots.count(0)
-        return State(self.kind, gpu, self.cpu - units * ask.cpu, self.mem - units * ask.mem, slots)
+        return NodeState(self.kind, gpu, self.cpu - units * request.cpu, self.mem - units * request.mem, slots)
 
 
-class Ask(NamedTuple):
+class Request(NamedTuple):
     """A job's request: `units` units, at most `per_node` on a node, all on nodes of one GPU type."""
 
     units: int
@@ -110,56 +111,56 @@ class Ask(NamedTuple):
 class Job:
     """A job of the batch; jobs stand in the policy's order."""
 
-    ask: Ask
+    request: Request
     seconds: tuple[float, ...]  # by GPU type: run time as estimated, and what holding the GPUs costs others
 
 
-Node = tuple[State, int]  # a node by its state at first, and which of those in that state
+Node = tuple[NodeState, int]  # a node by its state at first, and which of those in that state
 Where = tuple[tuple[Node, int], ...]  # a job's nodes, and its units on each
 
 
-class Problem:
+class PlacementProblem:
     """Jobs in order, nodes by state, and what everything costs."""
 
     def __init__(
         self,
         jobs: Sequence[Job],
         kinds: Sequence[NodeKind],
-        nodes: Mapping[State, int],
+        nodes: Mapping[NodeState, int],
         *,
         weights: Weights | None = None,
-        mix: Sequence[tuple[float, Ask]] = (),
+        mix: Sequence[tuple[float, Request]] = (),
     ) -> None:
         self.jobs = tuple(jobs)
         self.kinds = tuple(kinds)
         self.weights = weights or Weights()
         self.mix = tuple(mix) if self.weights.blocked else ()  # requests, each with its share of all
-        self._mix = [[(part, ask) for part, ask in self.mix if k in ask.kinds] for k in range(len(kinds))]
+        self._mix = [[entry for entry in self.mix if k in entry[1].kinds] for k in range(len(kinds))]
         self._limits = [self._usable(k) for k in range(len(kinds))]
-        self.alike: dict[State, State] = {s: self._canonical(s) for s in nodes}  # as given -> as counted
-        self.nodes: dict[State, int] = {}
+        self.alike: dict[NodeState, NodeState] = {s: self._canonical(s) for s in nodes}  # as given -> as counted
+        self.nodes: dict[NodeState, int] = {}
         for state, count in nodes.items():
             same = self.alike[state]
             self.nodes[same] = self.nodes.get(same, 0) + count
-        self._standing: dict[State, float] = {}
-        self.known_spans: dict[Ask, frozenset[int]] = {}
-        self._moves: dict[Ask, dict[State, State | None]] = {}
+        self._standing: dict[NodeState, float] = {}
+        self.known_spans: dict[Request, frozenset[int]] = {}
+        self._moves: dict[Request, dict[NodeState, NodeState | None]] = {}
 
     def _usable(self, kind: int) -> tuple[float, int, float, int]:
         """CPUs a GPU, and CPUs besides, that the batch or the mix could use on a node of a kind; memory likewise."""
         ratio, without = [0.0, 0.0], [0, 0]
-        batch = [j.ask for j in self.jobs if kind in j.ask.kinds]
-        for ask in (*batch, *(ask for _, ask in self._mix[kind])):
-            if ask.gpu or ask.share:
-                for r, per in enumerate((ask.cpu, ask.mem)):
-                    ratio[r] = max(ratio[r], per / (ask.gpu or ask.share / GPU_MILLI))
-        for ask in batch:
-            if not ask.gpu and not ask.share:
-                without[0] += ask.cpu * ask.units
-                without[1] += ask.mem * ask.units
+        batch = [j.request for j in self.jobs if kind in j.request.kinds]
+        for request in (*batch, *(request for _, request in self._mix[kind])):
+            if request.gpu or request.share:
+                for r, per in enumerate((request.cpu, request.mem)):
+                    ratio[r] = max(ratio[r], per / (request.gpu or request.share / GPU_MILLI))
+        for request in batch:
+            if not request.gpu and not request.share:
+                without[0] += request.cpu * request.units
+                without[1] += request.mem * request.units
         return ratio[0], without[0], ratio[1], without[1]
 
-    def _canonical(self, state: State) -> State:
+    def _canonical(self, state: NodeState) -> NodeState:
         """The state with CPUs and memory that no set of the batch's jobs could use up cut off: exact, and far fewer.
 
         Whatever is placed on a node with G free GPUs uses at most ratio·G CPUs, besides what jobs without GPUs take;
@@ -171,25 +172,25 @@ class Problem:
         mem = min(state.mem, math.ceil(mem_ratio * gpus) + mems)
         if cpu == state.cpu and mem == state.mem:
             return state
-        return State(state.kind, state.gpu, cpu, mem, state.slots)
+        return NodeState(state.kind, state.gpu, cpu, mem, state.slots)
 
-    def after(self, state: State, ask: Ask, units: int) -> State:
+    def after(self, state: NodeState, request: Request, units: int) -> NodeState:
         """The state of a node once so many units are placed on it."""
-        return self._canonical(state.after(ask, units))
+        return self._canonical(state.after(request, units))
 
-    def whole(self, state: State, ask: Ask) -> State | None:
+    def whole(self, state: NodeState, request: Request) -> NodeState | None:
         """The state of a node once it has a whole job, None if it has no room for it."""
-        known = self._moves.setdefault(ask, {})
+        known = self._moves.setdefault(request, {})
         if state not in known:
-            fits = state.kind in ask.kinds and state.room(ask, ask.units) == ask.units
-            known[state] = self.after(state, ask, ask.units) if fits else None
+            fits = state.kind in request.kinds and state.room(request, request.units) == request.units
+            known[state] = self.after(state, request, request.units) if fits else None
         return known[state]
 
     def cost(self, job: Job, gpu_type: int) -> float:
         """Seconds that it costs to run a job on a type."""
         return job.seconds[gpu_type]
 
-    def blocked(self, state: State) -> float:
+    def blocked(self, state: NodeState) -> float:
         """Free GPUs on a node that the mix could not use, on average of its requests that may use such a node.
 
         All of them where a unit of the request does not fit; else the GPUs of which too little is free for it.
@@ -197,15 +198,15 @@ class Problem:
         idle, total = state.idle_gpus, 0.0
         if not idle:
             return 0.0
-        for part, ask in self._mix[state.kind]:
-            if not state.room(ask, 1):
-                total += part * idle
+        for portion, request in self._mix[state.kind]:
+            if not state.room(request, 1):
+                total += portion * idle
             elif state.slots:
-                need = ask.share or GPU_MILLI
-                total += part * sum(GPU_MILLI - u for u in state.slots if GPU_MILLI - u < need) / GPU_MILLI
+                need = request.share or GPU_MILLI
+                total += portion * sum(GPU_MILLI - u for u in state.slots if GPU_MILLI - u < need) / GPU_MILLI
         return total
 
-    def standing(self, state: State) -> float:
+    def standing(self, state: NodeState) -> float:
         """Seconds that a node in this state costs."""
         if not self.mix:
             return 0.0
@@ -229,54 +230,54 @@ class Problem:
         types = {k.gpu_type for k in self.kinds}
         dearest = sum(max((self.cost(j, t) for t in types), default=0.0) for j in self.jobs)
         most = self.weights.blocked * max((k.gpus for k in self.kinds), default=0) if self.mix else 0.0
-        nodes = (most + self.weights.node) * sum(j.ask.units for j in self.jobs)
+        nodes = (most + self.weights.node) * sum(j.request.units for j in self.jobs)
         big, count = 1.0 + dearest + nodes, max(len(self.jobs), 1)
         return tuple(big * (2.0 - rank / count) for rank in range(len(self.jobs)))
 
 
-def spans(problem: Problem, ask: Ask) -> frozenset[int]:
+def spans(problem: PlacementProblem, request: Request) -> frozenset[int]:
     """GPU types on which a job would take several nodes: at first, none of them holds all of it."""
-    if ask.units == 1:
+    if request.units == 1:
         return frozenset()
-    if ask not in problem.known_spans:
-        problem.known_spans[ask] = _spans(problem, ask)
-    return problem.known_spans[ask]
+    if request not in problem.known_spans:
+        problem.known_spans[request] = _spans(problem, request)
+    return problem.known_spans[request]
 
 
-def _spans(problem: Problem, ask: Ask) -> frozenset[int]:
+def _spans(problem: PlacementProblem, request: Request) -> frozenset[int]:
     rooms: dict[int, list[int]] = {}
     for state, count in problem.nodes.items():
-        if state.kind in ask.kinds:
-            room = state.room(ask, ask.units)
+        if state.kind in request.kinds:
+            room = state.room(request, request.units)
             found = rooms.setdefault(problem.kinds[state.kind].gpu_type, [0, 0])
             found[0] = max(found[0], room)
             found[1] += room * count
-    return frozenset(k for k, (most, total) in rooms.items() if most < ask.units <= total)
+    return frozenset(k for k, (most, total) in rooms.items() if most < request.units <= total)
 
 
-def evaluate(problem: Problem, where: Mapping[int, Where]) -> float:
+def evaluate(problem: PlacementProblem, where: Mapping[int, Where]) -> float:
     """The objective of a placement in seconds, lower being better: the one definition for greedy, model and tests."""
-    states: dict[Node, State] = {}
+    states: dict[Node, NodeState] = {}
     total = 0.0
     for rank in sorted(where):
         job, spots = problem.jobs[rank], where[rank]
         gpu_type = problem.kinds[spots[0][0][0].kind].gpu_type
         total += problem.cost(job, gpu_type) + problem.weights.node * (len(spots) - 1) - problem.values[rank]
         for node, units in spots:
-            states[node] = problem.after(states.get(node, node[0]), job.ask, units)
+            states[node] = problem.after(states.get(node, node[0]), job.request, units)
     for node, now in states.items():
         total += problem.standing(now) - problem.standing(node[0])
     return total
 
 
-def violations(problem: Problem, where: Mapping[int, Where]) -> list[str]:
+def violations(problem: PlacementProblem, where: Mapping[int, Where]) -> list[str]:
     """What is wrong with a placement: overcommitted nodes, wrong or mixed types, missing units."""
     wrong = []
-    states: dict[Node, State] = {}
+    states: dict[Node, NodeState] = {}
     for rank in sorted(where):
-        ask, spots = problem.jobs[rank].ask, where[rank]
-        if sum(units for _, units in spots) != ask.units:
-            wrong.append(f"job {rank}: {sum(units for _, units in spots)} of {ask.units} units")
+        request, spots = problem.jobs[rank].request, where[rank]
+        if sum(units for _, units in spots) != request.units:
+            wrong.append(f"job {rank}: {sum(units for _, units in spots)} of {request.units} units")
         if len({problem.kinds[node[0].kind].gpu_type for node, _ in spots}) != 1:
             wrong.append(f"job {rank}: on several GPU types")
         if len({node for node, _ in spots}) != len(spots):
@@ -284,12 +285,12 @@ def violations(problem: Problem, where: Mapping[int, Where]) -> list[str]:
         for node, units in spots:
             state, which = node
             now = states.get(node, state)
-            if state.kind not in ask.kinds:
+            if state.kind not in request.kinds:
                 wrong.append(f"job {rank}: on a node it may not use")
             if not 0 <= which < problem.nodes.get(state, 0):
                 wrong.append(f"job {rank}: on a node that is not there")
-            if units < 1 or now.room(ask, units) < units:
+            if units < 1 or now.room(request, units) < units:
                 wrong.append(f"job {rank}: {units} units where there is no room for them")
             else:
-                states[node] = problem.after(now, ask, units)
+                states[node] = problem.after(now, request, units)
     return wrong

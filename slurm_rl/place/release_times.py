@@ -14,13 +14,13 @@ def ends(world: World, pool: int, now: int, types: int) -> list[tuple[Array, Arr
     running = world["running"][first : first + int(world["pools"]["running"][pool])]
     live = world["live"][running]
     kind = world["nodes"]["type"][world["entries"]["node"][live["held"]]]
-    shapes = world["shapes"][world["jobs"]["request"][running]]
-    speed = world["speed"][shapes["row"], kind]
+    requests = world["requests"][world["jobs"]["request"][running]]
+    speed = world["speed"][requests["row"], kind]
     ran = now - live["start"]
     left = np.maximum(live["expected"], 1.0) / speed - ran
     # One that has run for longer than expected is taken to be in its middle.
     end = np.minimum(np.where(left > 0, now + left, now + ran), np.maximum(live["expected_end"], now))
-    gpus = shapes["units"] * shapes["gpu"]
+    gpus = requests["units"] * requests["gpu"]
     found = []
     for t in range(types):
         mine = np.flatnonzero(kind == t)
@@ -36,12 +36,12 @@ def accepted(world: World, types: int) -> list[list[int]]:
 
 
 def holds(world: World, types: int) -> Array:
-    """By [shape, GPU type]: whether the nodes of the type that a job may use would hold it if nothing else ran."""
+    """By [request, GPU type]: whether the nodes of the type that a job may use would hold it if nothing else ran."""
     ptr, listed, nodes = world["kind_ptr"], world["kind_node"], world["nodes"]
-    shapes = world["shapes"][["units", "per_node", "cpu", "mem", "gpu", "share", "kind"]].tolist()
-    found = np.zeros((len(shapes), types), dtype=bool)
+    requests = world["requests"][["units", "per_node", "cpu", "mem", "gpu", "share", "kind"]].tolist()
+    found = np.zeros((len(requests), types), dtype=bool)
     known: dict[tuple[int, ...], Array] = {}  # requests may differ in their speeds alone
-    for s, shape in enumerate(shapes):
+    for s, shape in enumerate(requests):
         if shape not in known:
             units, per_node, cpu, mem, gpu, share, kind = shape
             mine = nodes[listed[ptr[kind] : ptr[kind + 1]]]

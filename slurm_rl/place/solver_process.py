@@ -15,7 +15,7 @@ from typing import Any
 
 from slurm_rl.errors import EnvironmentMissing
 from slurm_rl.place.mip import Answer, ask_solver, import_solvers
-from slurm_rl.place.problem import Problem, Where
+from slurm_rl.place.problem import PlacementProblem, Where
 
 _START = 60.0  # seconds to import a solver on a busy machine
 _GRACE = 2.0  # beyond the time that the solver was given
@@ -34,7 +34,9 @@ class SolverProcess:
         self._pipe: Connection | None = None
         self._owner = 0  # a process that was forked from ours must not use our pipe
 
-    def ask(self, problem: Problem, where: dict[int, Where], solver: str, seconds: float, gap: float) -> Answer:
+    def ask(
+        self, problem: PlacementProblem, where: dict[int, Where], solver: str, seconds: float, gap: float
+    ) -> Answer:
         """As `ask_solver` does; SolverLost if there is no answer."""
         given = (problem.jobs, problem.kinds, problem.nodes, problem.weights, problem.mix)
         with self._lock:
@@ -98,7 +100,7 @@ atexit.register(SHARED.end)
 
 def _serve(pipe: Connection) -> None:
     """Answers until the other end is closed."""
-    with contextlib.suppress(EnvironmentMissing):  # whoever asks is told
+    with contextlib.suppress(EnvironmentMissing):  # whoever requests is told
         import_solvers()
     pipe.send("ready")
     while True:
@@ -106,7 +108,7 @@ def _serve(pipe: Connection) -> None:
         jobs, kinds, nodes, weights, mix = given
         answer: Answer | Exception
         try:
-            answer = ask_solver(Problem(jobs, kinds, nodes, weights=weights, mix=mix), *question)
+            answer = ask_solver(PlacementProblem(jobs, kinds, nodes, weights=weights, mix=mix), *question)
         except Exception as error:
             answer = error
         pipe.send(answer)

@@ -40,8 +40,8 @@ def _cost(total: int, free: int, taken: int) -> int:
 @kernel
 def place_tier(w: Record, s: int, view: int, first: int, last: int) -> int:
     """Chooses nodes for a request by tiers; the number of entries, 0 if it does not fit."""
-    units = t.shapes(w).units[s]
-    per = t.shapes(w).gpu[s]
+    units = t.requests(w).units[s]
+    per = t.requests(w).gpu[s]
     if per == 0:
         return NOT_MINE  # tiers are about whole GPUs
     eligible = last - first
@@ -89,7 +89,7 @@ def place_tier(w: Record, s: int, view: int, first: int, last: int) -> int:
 @inner
 def _group(w: Record, s: int, view: int, first: int, group: Array, room: Array, state: Array, size: Array) -> int:
     """Writes each node's room and group (-1: no room), each group's state and size; how many groups there are."""
-    units = t.shapes(w).units[s]
+    units = t.requests(w).units[s]
     groups = 0
     for i in range(len(group)):
         n = t.kind_node(w)[first + i]

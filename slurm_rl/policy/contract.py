@@ -114,7 +114,7 @@ def _snapshot() -> World:
     settings = {"code": LEARNED, "source": BY_USER, "influence": 1.0, "starve_age": np.inf, "starve_drain": np.inf}
     workload = build(requests, Cluster("contract", nodes))
     world = new_world(workload, settings, now=_TIME, bookings=False, **tables)
-    live, pools, shapes = world["live"], world["pools"], world["shapes"]
+    live, pools, distinct = world["live"], world["pools"], world["requests"]
     running = np.arange(_ENDED, _RUNNING)
     live["start"][running] = _TIME - 700 * (1 + at[running] % 3)
     live["expected"][running], live["spread"][running] = 1_800.0, 0.5
@@ -125,6 +125,6 @@ def _snapshot() -> World:
     world["free"][NOW, 0, :] -= taken.astype(np.int32)
     world["total"][NOW, 0, :] -= taken
     world["users"]["fairshare"] = [0.9, 0.5, 0.2]
-    np.add.at(world["users"]["rate"], requests.user[running], shapes["volume"][world["jobs"]["request"][running]])
+    np.add.at(world["users"]["rate"], requests.user[running], distinct["volume"][world["jobs"]["request"][running]])
     link_kernels(world, POLICIES["learned"])
     return world

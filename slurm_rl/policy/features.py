@@ -98,7 +98,7 @@ def _count(w: Record, now: float, pool: int, queue: Array, count: int) -> None:
             groups.run_count[g] += 1.0
             groups.run_elapsed[g] += elapsed
         left = min(max(expected_mean(w, j) - elapsed, 0.3 * elapsed), max(jobs.limit[j] - elapsed, 0.0))
-        backlog += left * t.shapes(w).volume[jobs.request[j]]
+        backlog += left * t.requests(w).volume[jobs.request[j]]
         ages += elapsed
     demand = 0.0
     for i in range(count):
@@ -106,7 +106,7 @@ def _count(w: Record, now: float, pool: int, queue: Array, count: int) -> None:
         for g in (np.int64(jobs.group[j, 1]) + 1, np.int64(jobs.group[j, 2]) + 1, _closest(w, j)):
             _sight(w, g)
             groups.wait_count[g] += 1.0
-        size = t.shapes(w).volume[jobs.request[j]]
+        size = t.requests(w).volume[jobs.request[j]]
         demand += size
         backlog += size * expected_mean(w, j)
     w.drain = backlog / volume
@@ -125,13 +125,13 @@ def _count(w: Record, now: float, pool: int, queue: Array, count: int) -> None:
 
 @kernel
 def _look(w: Record, s: int) -> None:
-    """How much room a shape's nodes have, by a sample of them."""
-    shapes, free, nodes = t.shapes(w), t.free(w), t.nodes(w)
-    shapes.sight[s] = w.observation
-    kind = shapes.kind[s]
+    """How much room a request's nodes have, by a sample of them."""
+    requests, free, nodes = t.requests(w), t.free(w), t.nodes(w)
+    requests.sight[s] = w.observation
+    kind = requests.kind[s]
     first, last = t.kind_ptr(w)[kind], t.kind_ptr(w)[kind + 1]
     step = max((last - first) // _SAMPLE, 1)
-    cpu, mem, gpu = shapes.cpu[s], shapes.mem[s], max(shapes.gpu[s], 1 if shapes.share[s] > 0 else 0)
+    cpu, mem, gpu = requests.cpu[s], requests.mem[s], max(requests.gpu[s], 1 if requests.share[s] > 0 else 0)
     ways, tight, have, total, looked = 0.0, 0.0, 0.0, 0.0, 0.0
     for k in range(first, last, step):
         n = t.kind_node(w)[k]
@@ -146,17 +146,17 @@ def _look(w: Record, s: int) -> None:
             ways += 1.0
             if (free[NOW, n, GPU] == gpu) if gpu > 0 else (free[NOW, n, CPU] == cpu):
                 tight += 1.0
-    shapes.ways[s] = ways / max(looked, 1.0)
-    shapes.tight[s] = tight / max(looked, 1.0)
-    shapes.spare[s] = have / max(total, 1.0)
+    requests.ways[s] = ways / max(looked, 1.0)
+    requests.tight[s] = tight / max(looked, 1.0)
+    requests.spare[s] = have / max(total, 1.0)
 
 
 @kernel
 def observe(w: Record, now: float, queue: Array, count: int) -> None:
     """Writes the features of the first `count` jobs of a pool's queue, and of the pool, into their tables."""
-    pool = t.shapes(w).pool[np.int64(t.jobs(w).request[queue[0]])]
+    pool = t.requests(w).pool[np.int64(t.jobs(w).request[queue[0]])]
     _count(w, now, pool, queue, count)
-    groups, jobs, live, shapes, users = t.groups(w), t.jobs(w), t.live(w), t.shapes(w), t.users(w)
+    groups, jobs, live, requests, users = t.groups(w), t.jobs(w), t.live(w), t.requests(w), t.users(w)
     volume = t.pools(w).volume[pool]
     pool_nodes = t.pools(w).last_node[pool] - t.pools(w).first_node[pool]
     drain = max(w.drain, 60.0)
@@ -165,7 +165,7 @@ def observe(w: Record, now: float, queue: Array, count: int) -> None:
         j = queue[i]
         row = rows[i]
         s = np.int64(jobs.request[j])
-        if shapes.sight[s] != w.observation:
+        if requests.sight[s] != w.observation:
             _look(w, s)
         wait = now - jobs.submit[j]
         estimate = max(live.expected[j], 1.0)
@@ -187,26 +187,26 @@ def observe(w: Record, now: float, queue: Array, count: int) -> None:
         row[13] = _elapsed(groups.run_count[like], groups.run_elapsed[like], log_estimate)
         row[14] = math.log1p(groups.wait_count[by_size] - 1.0)
         row[15] = math.log1p(groups.wait_count[like] - 1.0)
-        size = shapes.volume[s]
+        size = requests.volume[s]
         row[16] = math.log(size)
         row[17] = size / volume
-        row[18] = math.log(float(shapes.units[s]))
-        row[19] = shapes.ways[s]
-        row[20] = shapes.tight[s]
-        row[21] = shapes.spare[s]
+        row[18] = math.log(float(requests.units[s]))
+        row[19] = requests.ways[s]
+        row[20] = requests.tight[s]
+        row[21] = requests.spare[s]
         user = jobs.user[j]
         row[22] = users.fairshare[user]
         row[23] = users.rate[user] / volume
         row[24] = groups.wait_count[by_user] / count
         row[25] = i / count
         row[26] = math.log1p(wait / drain)
-        kind = shapes.kind[s]
+        kind = requests.kind[s]
         row[27] = (t.kind_ptr(w)[kind + 1] - t.kind_ptr(w)[kind]) / pool_nodes
-        row[28] = 1.0 if shapes.gpu[s] + shapes.share[s] > 0 else 0.0
+        row[28] = 1.0 if requests.gpu[s] + requests.share[s] > 0 else 0.0
         row[29] = 0.0
         if jobs.deadline[j] >= 0:
             row[29] = 1.0 / (1.0 + max(jobs.deadline[j] - now - estimate, 0.0) / estimate)
-        row[30] = t.partition_factor(w)[jobs.part[j]] + t.qos_factor(w)[jobs.qos[j]]
+        row[30] = t.partition_factor(w)[jobs.partition[j]] + t.qos_factor(w)[jobs.qos[j]]
         row[31] = math.log1p(live.done[j])
 
 

@@ -34,19 +34,19 @@ def _run(w: Record, j: int) -> float:
 
 @inlined
 def _size(w: Record, j: int) -> float:
-    return t.shapes(w).volume[t.jobs(w).request[j]]
+    return t.requests(w).volume[t.jobs(w).request[j]]
 
 
 @kernel
 def multifactor_priority(w: Record, now: float, j: int) -> float:
     """Slurm's priority of a pending job without its site factor."""
     s = t.jobs(w).request[j]
-    share = t.shapes(w).volume[s] / t.pools(w).volume[t.shapes(w).pool[s]]
+    share = t.requests(w).volume[s] / t.pools(w).volume[t.requests(w).pool[s]]
     return (
         w.weight_age * min(1.0, (now - t.jobs(w).submit[j]) / w.max_age)
         + w.weight_fairshare * t.users(w).fairshare[t.jobs(w).user[j]]
         + (w.weight_job_size + w.weight_tres) * share
-        + w.weight_partition * t.partition_factor(w)[t.jobs(w).part[j]]
+        + w.weight_partition * t.partition_factor(w)[t.jobs(w).partition[j]]
         + w.weight_qos * t.qos_factor(w)[t.jobs(w).qos[j]]
         - t.jobs(w).nice[j]
     )

@@ -66,7 +66,7 @@ def score_by_network(w: Record, now: float, queue: np.ndarray, count: int) -> No
     """What a network says of the queue."""
     observe(w, now, queue, count)
     score_network(w, count)
-    if w.booking_size != 0.0 and t.pools(w).cpu_only[t.shapes(w).pool[np.int64(t.jobs(w).request[queue[0]])]]:
+    if w.booking_size != 0.0 and t.pools(w).cpu_only[t.requests(w).pool[np.int64(t.jobs(w).request[queue[0]])]]:
         count_size(w, count)
     if w.temperature > 0.0:
         _perturb(w, count)
@@ -94,7 +94,7 @@ def record_turn(w: Record, now: float, queue: np.ndarray, count: int) -> None:
         return
     turn, first = w.turned, w.taped
     turns.time[turn] = int(now)
-    turns.pool[turn] = t.shapes(w).pool[np.int64(t.jobs(w).request[queue[0]])]
+    turns.pool[turn] = t.requests(w).pool[np.int64(t.jobs(w).request[queue[0]])]
     turns.first[turn] = first
     turns.count[turn] = count
     for k in range(turns.lead.shape[1]):

@@ -12,8 +12,8 @@ from slurm_rl.report.chromium import chromium, find_chromium
 from slurm_rl.report.draw import NARROW, WIDE, Picture, pictures
 from slurm_rl.report.gather import all_charts
 from slurm_rl.report.html import template_text
-from slurm_rl.report.inputs import Prepared, Run
-from slurm_rl.report.measured import Measured
+from slurm_rl.report.inputs import ReportedRun, ReportedTrace
+from slurm_rl.report.measured import Comparison
 from slurm_rl.report.svg import mark, text_of
 
 _NAMESPACE = "http://www.w3.org/2000/svg"
@@ -21,9 +21,9 @@ _MARGIN, _GAP = 20.0, 18.0
 _LETTER = 7.4  # pixels, the mean width of a 12-pixel letter, generously
 
 
-def write_figures(prepared: Prepared, runs: Sequence[Run], directory: Path) -> tuple[list[Path], str]:
+def write_figures(prepared: ReportedTrace, runs: Sequence[ReportedRun], directory: Path) -> tuple[list[Path], str]:
     """Writes each chart as NAME.svg and, if this machine has Chromium, NAME.png: (files, why PNGs lack, or "")."""
-    measured = Measured(prepared, runs)
+    measured = Comparison(prepared, runs)
     looks = theme.looks(runs)
     charts = all_charts(measured, contenders.baseline(runs))
     directory.mkdir(parents=True, exist_ok=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from slurm_rl.report import overtime, waits
 from slurm_rl.report.charts import Chart, Heat
-from slurm_rl.report.measured import Measured
+from slurm_rl.report.measured import Comparison
 
 
-def all_charts(measured: Measured, base: int) -> list[Chart | Heat]:
+def all_charts(measured: Comparison, base: int) -> list[Chart | Heat]:
     """Every chart that the trace has something to say about."""
     charts = (
         waits.glance(measured, base),

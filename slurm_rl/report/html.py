@@ -20,8 +20,8 @@ from slurm_rl.report import contenders, theme
 from slurm_rl.report.charts import Chart, Heat
 from slurm_rl.report.draw import NARROW, PAGE, WIDE, pictures, svg
 from slurm_rl.report.gather import all_charts
-from slurm_rl.report.inputs import Prepared, Run
-from slurm_rl.report.measured import Measured, size_groups
+from slurm_rl.report.inputs import ReportedRun, ReportedTrace
+from slurm_rl.report.measured import Comparison, size_groups
 from slurm_rl.report.summary import summarise
 from slurm_rl.report.svg import mark
 from slurm_rl.report.table import comparison
@@ -68,7 +68,7 @@ class _Card:
     panels: list[_Panel]
 
 
-def write_report(prepared: Prepared, runs: Sequence[Run], path: Path) -> None:
+def write_report(prepared: ReportedTrace, runs: Sequence[ReportedRun], path: Path) -> None:
     """Writes the comparison of replays as a self-contained page; the same replays give the same bytes."""
     page = render(prepared, runs)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,9 +77,9 @@ def write_report(prepared: Prepared, runs: Sequence[Run], path: Path) -> None:
     temporary.replace(path)
 
 
-def render(prepared: Prepared, runs: Sequence[Run]) -> str:
+def render(prepared: ReportedTrace, runs: Sequence[ReportedRun]) -> str:
     """The page as text."""
-    measured = Measured(prepared, runs)
+    measured = Comparison(prepared, runs)
     base = contenders.baseline(runs)
     looks = theme.looks(runs)
     charts = all_charts(measured, base)
@@ -154,7 +154,7 @@ def _stacks(cards: list[_Card]) -> list[list[_Card]]:
     return [column for column in columns if column]
 
 
-def _facts(prepared: Prepared) -> str:
+def _facts(prepared: ReportedTrace) -> str:
     first, last = prepared.trace.span()
     cluster = prepared.cluster
     return (
@@ -163,13 +163,13 @@ def _facts(prepared: Prepared) -> str:
     )
 
 
-def _provenance(prepared: Prepared, runs: Sequence[Run]) -> str:
+def _provenance(prepared: ReportedTrace, runs: Sequence[ReportedRun]) -> str:
     digest = prepared.trace.meta.get("sha256")
     ways = sorted({f"{r.backfill} backfill, {r.placement} placement" for r in runs})
     return f"Replayed with {'; '.join(ways)}." + (f" SHA-256 of the trace: {digest}." if digest else "")
 
 
-def _embedded(runs: Sequence[Run], looks: list[theme.Look], base: int, charts: list[Chart | Heat]) -> str:
+def _embedded(runs: Sequence[ReportedRun], looks: list[theme.Look], base: int, charts: list[Chart | Heat]) -> str:
     """What the page's script reads, as JSON that no text within can end."""
     heat = next((c for c in charts if isinstance(c, Heat)), None)
     reported = {m.name for m in METRICS if m.group}

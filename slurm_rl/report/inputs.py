@@ -11,7 +11,7 @@ from slurm_rl.kernel.build import Workload
 from slurm_rl.traces.trace import Trace
 
 
-class Prepared(Protocol):
+class ReportedTrace(Protocol):
     """A trace on a cluster; `measured` says which jobs the figures speak of."""
 
     @property
@@ -24,7 +24,7 @@ class Prepared(Protocol):
     def measured(self) -> Array: ...
 
 
-class Result(Protocol):
+class ReportedResult(Protocol):
     """When and where each job ran, one row a job of the trace; times are -1 for a job that never did."""
 
     @property
@@ -44,7 +44,7 @@ class Result(Protocol):
         ...
 
 
-class Run(Protocol):
+class ReportedRun(Protocol):
     """One policy's replay."""
 
     @property
@@ -56,4 +56,4 @@ class Run(Protocol):
     @property
     def metrics(self) -> Mapping[str, float | int | None]: ...
     @property
-    def result(self) -> Result: ...
+    def result(self) -> ReportedResult: ...

@@ -8,7 +8,7 @@ import numpy as np
 
 from slurm_rl.kernel.arrays import UNLIMITED, Array
 from slurm_rl.report.charts import Series
-from slurm_rl.report.inputs import Prepared, Run
+from slurm_rl.report.inputs import ReportedRun, ReportedTrace
 from slurm_rl.report.series import Grid
 from slurm_rl.report.text import plural
 
@@ -16,10 +16,10 @@ SLICES = 168  # of time, in the heat map and for queues
 SMOOTH = 56  # of time, where days go up and down under every policy alike
 
 
-class Measured:
+class Comparison:
     """The jobs and nodes that all replays have in common, and what each replay made of them."""
 
-    def __init__(self, prepared: Prepared, runs: Sequence[Run]) -> None:
+    def __init__(self, prepared: ReportedTrace, runs: Sequence[ReportedRun]) -> None:
         self.prepared, self.runs = prepared, runs
         self.trace, self.workload = prepared.trace, prepared.workload
         self.picked = [prepared.measured & r.result.ran for r in runs]
@@ -33,12 +33,12 @@ class Measured:
         cpus = np.where(nodes["cpu"] >= UNLIMITED, 0, nodes["cpu"]).astype(np.float64)
         self.capacity: Array = nodes["gpu"].astype(np.float64) if self.on_gpus else cpus
         self.resource = "GPUs" if self.on_gpus else "CPUs"
-        shapes = self.workload.shapes
+        requests = self.workload.requests
         self.per_unit: Array = (
-            shapes["gpu"] + shapes["share"] / 1000.0 if self.on_gpus else shapes["cpu"].astype(np.float64)
+            requests["gpu"] + requests["share"] / 1000.0 if self.on_gpus else requests["cpu"].astype(np.float64)
         )
 
-    def amounts(self, run: Run) -> tuple[Array, Array, Array]:
+    def amounts(self, run: ReportedRun) -> tuple[Array, Array, Array]:
         """Pieces of jobs on nodes: (job, node, GPUs or CPUs held)."""
         job, node, units = run.result.entries()
         return job, node, units * self.per_unit[self.workload.jobs["request"][job]]
@@ -72,7 +72,7 @@ def largest(code: Array, names: list[str], weight: Array, most: int, rest: str) 
     return table[code], chosen
 
 
-def size_groups(m: Measured) -> tuple[Array, list[str]]:
+def size_groups(m: Comparison) -> tuple[Array, list[str]]:
     """Jobs by GPUs (by CPUs on a cluster without GPUs) in powers of two: (group of each job, names in order)."""
     gpus, cpus = np.nan_to_num(m.trace.num_gpus, nan=0.0), np.nan_to_num(m.trace.cpus, nan=1.0)
     size = gpus if m.on_gpus else np.maximum(cpus, 1)

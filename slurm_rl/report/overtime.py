@@ -8,7 +8,7 @@ import numpy as np
 
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.report.charts import Axis, Chart, Heat, Panel, Series
-from slurm_rl.report.measured import Measured, largest
+from slurm_rl.report.measured import Comparison, largest
 from slurm_rl.report.series import fragmentation, integrals
 
 MOST_TYPES = 6
@@ -16,7 +16,7 @@ NODE_ROWS = 160  # of the heat map; larger clusters share rows
 TIME = Axis("time since the first submission", "s")
 
 
-def _asked_type(m: Measured) -> tuple[Array, list[str]]:
+def _asked_type(m: Comparison) -> tuple[Array, list[str]]:
     """The GPU type that each job asks for, of types that anybody waits for, the longest waits first."""
     labels = m.trace.gpu_type
     names = [*labels.names, "any GPU", "no GPU"]
@@ -26,7 +26,7 @@ def _asked_type(m: Measured) -> tuple[Array, list[str]]:
     return largest(code, names, np.bincount(code, weights=waited, minlength=len(names)), MOST_TYPES, "other types")
 
 
-def queue(m: Measured) -> Chart | None:
+def queue(m: Comparison) -> Chart | None:
     """Jobs waiting, by the GPU type they ask for; None if nobody ever waits."""
     code, names = _asked_type(m)
     if not names:
@@ -51,7 +51,7 @@ def queue(m: Measured) -> Chart | None:
     )
 
 
-def utilization(m: Measured) -> Chart | None:
+def utilization(m: Comparison) -> Chart | None:
     """Share allocated, by the nodes' GPU type."""
     types = [n or m.resource.removesuffix("s") for n in m.workload.type_names]
     names = list(dict.fromkeys(types))  # one name at two speeds is one type to people
@@ -78,7 +78,7 @@ def utilization(m: Measured) -> Chart | None:
     )
 
 
-def fragmented(m: Measured) -> Chart | None:
+def fragmented(m: Comparison) -> Chart | None:
     """Share of what stands free on partly used nodes, while somebody waits."""
     series: list[Series] = []
     for run in m.runs:
@@ -104,7 +104,7 @@ def fragmented(m: Measured) -> Chart | None:
     )
 
 
-def occupancy(m: Measured) -> Heat | None:
+def occupancy(m: Comparison) -> Heat | None:
     """Which nodes were how busy when, in the order of the cluster file."""
     order = np.argsort(m.workload.node_number, kind="stable")
     order = order[m.capacity[order] > 0]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_rl.report import contenders
-from slurm_rl.report.inputs import Run
-from slurm_rl.report.measured import Measured
+from slurm_rl.report.inputs import ReportedRun
+from slurm_rl.report.measured import Comparison
 from slurm_rl.report.text import duration, number, plural, ratio
 from slurm_rl.traces.limits import NOTE as SYNTHESISED
 from slurm_rl_sim.metrics import share_of_the_way
@@ -20,7 +20,7 @@ MOST_REASONS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Remark:
     """A sentence or two under a heading; `tone` is `good`, `bad` or `plain`."""
 
     heading: str
@@ -33,11 +33,11 @@ class Summary:
     """The headline, the findings, and the notes on the data."""
 
     headline: str
-    findings: list[Finding]
+    findings: list[Remark]
     notes: list[str]
 
 
-def summarise(m: Measured, sizes: tuple[np.ndarray, list[str]]) -> Summary:
+def summarise(m: Comparison, sizes: tuple[np.ndarray, list[str]]) -> Summary:
     """Reads the replays' figures out; `sizes` are the groups of jobs by size."""
     runs, names = m.runs, contenders.labels(m.runs)
     base, best = contenders.baseline(runs), contenders.winner(runs)
@@ -54,13 +54,13 @@ def summarise(m: Measured, sizes: tuple[np.ndarray, list[str]]) -> Summary:
     return Summary(_headline(runs, names, base, best), findings, _notes(m))
 
 
-def _figure(run: Run, name: str) -> float:
+def _figure(run: ReportedRun, name: str) -> float:
     value = run.metrics[name]
     assert value is not None  # a replay in which a measured job ran has all times  # noqa: S101
     return float(value)
 
 
-def _headline(runs: Sequence[Run], names: list[str], base: int, best: int) -> str:
+def _headline(runs: Sequence[ReportedRun], names: list[str], base: int, best: int) -> str:
     ours, theirs = _figure(runs[best], "mean_bsld"), _figure(runs[base], "mean_bsld")
     if len(runs) == 1:
         wait = duration(_figure(runs[best], "mean_wait"))
@@ -73,7 +73,7 @@ def _headline(runs: Sequence[Run], names: list[str], base: int, best: int) -> st
     return f"{names[best]} cuts the mean slowdown by {1 - ours / theirs:.0%}, from {number(theirs)} to {number(ours)}."
 
 
-def _wins(runs: Sequence[Run], names: list[str], base: int, best: int) -> Finding:
+def _wins(runs: Sequence[ReportedRun], names: list[str], base: int, best: int) -> Remark:
     wait, before = _figure(runs[best], "mean_wait"), _figure(runs[base], "mean_wait")
     if best == base:
         text = f"{names[base]} has the least mean bounded slowdown of what can be reached."
@@ -86,7 +86,7 @@ def _wins(runs: Sequence[Run], names: list[str], base: int, best: int) -> Findin
     shortest = contenders.winner(runs, "mean_wait")
     if shortest is not None and shortest != best and _figure(runs[shortest], "mean_wait") < wait:
         text += f" The shortest mean wait has {names[shortest]}: {duration(_figure(runs[shortest], 'mean_wait'))}."
-    return Finding("Who wins", text, "good" if best != base else "plain")
+    return Remark("Who wins", text, "good" if best != base else "plain")
 
 
 def moved(before: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -96,7 +96,7 @@ def moved(before: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return noticeable & (change < 0), noticeable & (change > 0)
 
 
-def _pays(m: Measured, names: list[str], base: int, best: int, sizes: tuple[np.ndarray, list[str]]) -> Finding:
+def _pays(m: Comparison, names: list[str], base: int, best: int, sizes: tuple[np.ndarray, list[str]]) -> Remark:
     sentences = []
     losers = 0
     user = m.trace.user
@@ -133,10 +133,10 @@ def _pays(m: Measured, names: list[str], base: int, best: int, sizes: tuple[np.n
         )
     else:
         sentences.append("No size of job waits noticeably longer on average.")
-    return Finding("Who pays", " ".join(sentences), "bad" if worse or losers else "good")
+    return Remark("Who pays", " ".join(sentences), "bad" if worse or losers else "good")
 
 
-def _longest(runs: Sequence[Run], names: list[str], base: int, best: int) -> Finding:
+def _longest(runs: Sequence[ReportedRun], names: list[str], base: int, best: int) -> Remark:
     ours, theirs = _figure(runs[best], "max_wait"), _figure(runs[base], "max_wait")
     if ours > theirs:
         times = f" ({ratio(ours, theirs)})" if theirs else ""
@@ -145,10 +145,10 @@ def _longest(runs: Sequence[Run], names: list[str], base: int, best: int) -> Fin
         text = f"It did not grow: {duration(ours)} under {names[best]}, {duration(theirs)} under {names[base]}."
     else:
         text = f"It is the same under both: {duration(ours)}."
-    return Finding("Longest wait", text, "bad" if ours > theirs else "good")
+    return Remark("Longest wait", text, "bad" if ours > theirs else "good")
 
 
-def _out_of_reach(m: Measured, names: list[str], base: int, best: int | None) -> list[Finding]:
+def _out_of_reach(m: Comparison, names: list[str], base: int, best: int | None) -> list[Remark]:
     known = [i for i, r in enumerate(m.runs) if contenders.unreachable(r) and r.metrics["mean_bsld"] is not None]
     if not known:
         return []
@@ -161,10 +161,10 @@ def _out_of_reach(m: Measured, names: list[str], base: int, best: int | None) ->
         text += f" At a mean slowdown of {number(bottom)}, {names[limit]} is a limit, not a contender"
         way = share_of_the_way(top, ours, bottom) if best != base and ours >= bottom else None
         text += "." if way is None else f"; {names[best]} goes {way:.0%} of the way to it from {names[base]}."
-    return [Finding("Out of reach", text)]
+    return [Remark("Out of reach", text)]
 
 
-def _notes(m: Measured) -> list[str]:
+def _notes(m: Comparison) -> list[str]:
     notes = []
     total, measured = len(m.trace), int(m.prepared.measured.sum())
     if measured < total:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_rl.report import contenders
-from slurm_rl.report.inputs import Run
+from slurm_rl.report.inputs import ReportedRun
 from slurm_rl.report.text import ratio, shown
 from slurm_rl_sim.metrics import GROUPS, METRICS, Metric
 
@@ -23,7 +23,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """A figure of all replays."""
 
     key: str
@@ -37,15 +37,15 @@ class Group:
     """Figures of one kind."""
 
     name: str
-    rows: list[Row]
+    rows: list[TableRow]
 
 
-def comparison(runs: Sequence[Run], base: int) -> list[Group]:
+def comparison(runs: Sequence[ReportedRun], base: int) -> list[Group]:
     """All figures that at least one replay has."""
     groups = []
     for name in GROUPS:
         rows = [
-            Row(m.name, m.label, m.meaning, _cells(runs, base, m))
+            TableRow(m.name, m.label, m.meaning, _cells(runs, base, m))
             for m in METRICS
             if m.group == name and any(r.metrics.get(m.name) is not None for r in runs)
         ]
@@ -54,7 +54,7 @@ def comparison(runs: Sequence[Run], base: int) -> list[Group]:
     return groups
 
 
-def _cells(runs: Sequence[Run], base: int, metric: Metric) -> list[Cell]:
+def _cells(runs: Sequence[ReportedRun], base: int, metric: Metric) -> list[Cell]:
     key, unit, better = metric.name, metric.unit, metric.better
     values = [r.metrics.get(key) for r in runs]
     texts = [shown(v, unit) for v in values]

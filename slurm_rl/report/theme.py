@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_rl.report import contenders
-from slurm_rl.report.inputs import Run
+from slurm_rl.report.inputs import ReportedRun
 
 # (light, dark). The baseline is neutral. All have a contrast of 3:1 or more to their background, and the first six
 # stay apart (CIE76 difference of 15 or more) to eyes without red, green or blue cones.
@@ -65,7 +65,7 @@ class Look:
     base: bool
 
 
-def looks(runs: Sequence[Run]) -> list[Look]:
+def looks(runs: Sequence[ReportedRun]) -> list[Look]:
     """A look for each replay, in order; colours repeat only beyond nine replays."""
     base = contenders.baseline(runs)
     result, used = [], 0

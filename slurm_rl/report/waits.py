@@ -8,7 +8,7 @@ import numpy as np
 
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.report.charts import Axis, Chart, Panel, Series
-from slurm_rl.report.measured import Measured, largest, size_groups
+from slurm_rl.report.measured import Comparison, largest, size_groups
 
 POINTS = 160  # of a distribution
 TOP_USERS = 12
@@ -17,7 +17,7 @@ MOST_USERS = 400  # points of the scatter
 MEAN_WAIT = Axis("mean wait", "s", log=True)
 
 
-def glance(m: Measured, base: int) -> Chart | None:
+def glance(m: Comparison, base: int) -> Chart | None:
     """The main figures as multiples of the base replay's."""
     if len(m.runs) < 2:
         return None
@@ -48,7 +48,7 @@ def glance(m: Measured, base: int) -> Chart | None:
     )
 
 
-def distribution(m: Measured, what: str) -> Chart | None:
+def distribution(m: Comparison, what: str) -> Chart | None:
     """Share of jobs that wait (or take from submission to end) at most so long."""
     values = [
         np.sort((r.result.wait if what == "wait" else r.result.end - m.trace.submit_time)[p])
@@ -75,20 +75,20 @@ def distribution(m: Measured, what: str) -> Chart | None:
     )  # fmt: skip
 
 
-def _rows(m: Measured, id: str, title: str, caption: str, x: str, code: Array, names: list[str]) -> Chart:
+def _rows(m: Comparison, id: str, title: str, caption: str, x: str, code: Array, names: list[str]) -> Chart:
     panel, counts = Panel("", m.mean_waits(code, len(names))), m.jobs_of(code, len(names))
     return Chart(id, title, caption, "rows", Axis(x, "name"), MEAN_WAIT, names, [panel], counts=counts)
 
 
-def by_size(m: Measured) -> Chart:
+def by_size(m: Comparison) -> Chart:
     """Mean wait by job size."""
     code, names = size_groups(m)
     return _rows(m, "by_size", "Wait by job size", "Mean wait of jobs of each size.", "size", code, names)
 
 
-def by_partition(m: Measured) -> Chart | None:
+def by_partition(m: Comparison) -> Chart | None:
     """Mean wait by partition; None if there is one only."""
-    part = m.workload.jobs["part"].astype(np.int64)
+    part = m.workload.jobs["partition"].astype(np.int64)
     names = list(m.workload.partition_names)
     weight = np.bincount(part[m.prepared.measured], minlength=len(names))
     code, chosen = largest(part, names, weight, MOST_ROWS, "others")
@@ -98,7 +98,7 @@ def by_partition(m: Measured) -> Chart | None:
     return _rows(m, "by_partition", "Wait by partition", caption, "partition", code, chosen)
 
 
-def by_priority(m: Measured) -> Chart | None:
+def by_priority(m: Comparison) -> Chart | None:
     """Mean wait by the priority in the trace, else by QOS; None if the trace has neither."""
     values = m.trace.priority
     known = m.prepared.measured & ~np.isnan(values)
@@ -124,13 +124,13 @@ def by_priority(m: Measured) -> Chart | None:
     return _rows(m, "by_priority", "Wait by QOS", caption, "QOS", code, names)
 
 
-def by_user(m: Measured) -> Chart | None:
+def by_user(m: Comparison) -> Chart | None:
     """Mean wait of the users who ask for most."""
     user = m.trace.user
     if not user.names:
         return None
     mine = m.prepared.measured & (user.codes >= 0)
-    volume = m.workload.shapes["volume"][m.workload.jobs["request"]] * np.maximum(m.trace.run_time, 0)
+    volume = m.workload.requests["volume"][m.workload.jobs["request"]] * np.maximum(m.trace.run_time, 0)
     weight = np.bincount(user.codes[mine], weights=volume[mine] + 1e-9, minlength=len(user.names))
     order = np.argsort(-weight, kind="stable")[: min(TOP_USERS, int((weight > 0).sum()))]
     table = np.full(len(user.names) + 1, -1, dtype=np.int64)
@@ -141,7 +141,7 @@ def by_user(m: Measured) -> Chart | None:
     )
 
 
-def users(m: Measured) -> Chart | None:
+def users(m: Comparison) -> Chart | None:
     """Mean wait of every user, for who gained and who lost; None without users or with one replay only."""
     user = m.trace.user
     if not user.names or len(m.runs) < 2:

@@ -41,7 +41,7 @@ tr.promoted td:first-child::after { content: " ↑"; color: var(--good) }
 <form id="ask" hidden><label>Token <input id="token" type="password" autocomplete="off"></label></form>
 <section class="tiles"><div><span>cluster</span><b id="cluster">–</b></div><div><span>policy</span><b id="policy">–</b>
 </div><div><span>pending</span><b id="pending">–</b></div><div><span>most a SiteFactor may be</span><b id="bound">–</b>
-</div><div hidden><span>left for later</span><b id="later"></b></div>
+</div><div hidden><span>deferred</span><b id="later"></b></div>
 <div><span>as of</span><b id="time">–</b></div></section>
 <section class="card" id="chosen" hidden aria-live="polite"></section>
 <section class="card"><div class="bar"><h2 id="shown">Queue</h2>

@@ -19,7 +19,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 
-class _TooLarge(Exception):
+class _BodyTooLarge(Exception):
     pass
 
 
@@ -83,7 +83,7 @@ class Limits:
                     await self.app(scope, body.receive, counted)
             except TimeoutError:
                 await refuse(504, f"given up after {(seconds or 0) * 1000:.0f} ms")
-            except _TooLarge:
+            except _BodyTooLarge:
                 await refuse(413, f"a request has at most {LARGEST} bytes")
             finally:
                 self.room[stranger] += 1
@@ -111,7 +111,7 @@ class _Body:
             self._seen += len(message.get("body", b""))
             if self._seen > LARGEST:
                 self.too_large = True
-                raise _TooLarge
+                raise _BodyTooLarge
         return message
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from slurm_rl.telemetry.reading import WHOLE, Instance, Process, Reading
+from slurm_rl.telemetry.reading import WHOLE, GpuProcess, Instance, Reading
 
 MIB = 1 << 20
 SLOW = 10  # ECC counts, the MIG layout and MPS are looked at in every tenth reading
@@ -316,6 +316,6 @@ def _address(handle: Any) -> int | None:
     return ctypes.cast(handle, ctypes.c_void_p).value
 
 
-def _process(p: Any, mig: bool) -> Process:
+def _process(p: Any, mig: bool) -> GpuProcess:
     memory = None if p.usedGpuMemory is None else p.usedGpuMemory // MIB
-    return Process(p.pid, memory, p.gpuInstanceId if mig else WHOLE)
+    return GpuProcess(p.pid, memory, p.gpuInstanceId if mig else WHOLE)

@@ -8,7 +8,7 @@ WHOLE = -1  # in place of a MIG instance: the GPU as a whole
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class GpuProcess:
     """A process with a context on a GPU."""
 
     pid: int
@@ -49,7 +49,7 @@ class Reading:
     throttle: int | None = None  # NVML's bits of why clocks are held down
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
-    processes: tuple[Process, ...] = ()
+    processes: tuple[GpuProcess, ...] = ()
     mig: bool = False
     instances: tuple[Instance, ...] = ()
 

@@ -22,7 +22,7 @@ _MODELS = "resnet bert gpt vit unet wav2vec llama dlrm gnn diffusion yolo t5 rnn
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class WorkloadSpec:
     """What to make; `load` is the work offered per second over what the cluster's GPUs (or CPUs) can do.
 
     A run time belongs to the GPU type that the job names, or else to a node of speed 1.
@@ -73,7 +73,7 @@ class _Kinds:
     names: list[str]
 
 
-def generate(workload: Workload, cluster: Cluster) -> Trace:
+def generate(workload: WorkloadSpec, cluster: Cluster) -> Trace:
     """A trace for this cluster, the same for the same seed; run times are scaled so that the load is met exactly."""
     generator = np.random.default_rng(workload.seed)
     span = workload.days * DAY
@@ -106,8 +106,8 @@ def generate(workload: Workload, cluster: Cluster) -> Trace:
         cpus=kinds.cpus[kind],
         mem_gb=kinds.mem[kind],
         user=[users[u] for u in kinds.user[kind].tolist()],
-        group=[f"g{group_of[u] + 1:02d}" for u in kinds.user[kind].tolist()],
-        vc=Labels(np.zeros(n, dtype=np.int32), (cluster.partitions[0],)),
+        account=[f"g{group_of[u] + 1:02d}" for u in kinds.user[kind].tolist()],
+        partition=Labels(np.zeros(n, dtype=np.int32), (cluster.partitions[0],)),
         status=status.tolist(),
         priority=kinds.priority[kind],
         deadline=np.where(has_deadline, submit + patience.astype(np.int64), -1),
@@ -120,7 +120,7 @@ def _processors(cluster: Cluster) -> int:
     return sum(c.count * (c.cpus or c.gpus) for c in cluster.classes)
 
 
-def _kinds(w: Workload, cluster: Cluster, generator: np.random.Generator) -> _Kinds:
+def _kinds(w: WorkloadSpec, cluster: Cluster, generator: np.random.Generator) -> _Kinds:
     """Every user's job kinds; few users are busy, most are not."""
     partition = cluster.partitions[0]
     classes = [c for c in cluster.classes if partition in c.partitions]
@@ -202,7 +202,7 @@ def _kinds(w: Workload, cluster: Cluster, generator: np.random.Generator) -> _Ki
     )
 
 
-def _size(draw: float, w: Workload, available: int) -> int:
+def _size(draw: float, w: WorkloadSpec, available: int) -> int:
     """A power of two, each doubling rarer than the size before, none beyond a quarter of a large cluster."""
     most = min(w.max_gpus, available if available <= 16 else available // 4)
     sizes = 2 ** np.arange(int(math.log2(most)) + 1)
@@ -210,7 +210,7 @@ def _size(draw: float, w: Workload, available: int) -> int:
     return int(sizes[np.searchsorted(np.cumsum(share / share.sum()), draw)])
 
 
-def _type(draw: float, w: Workload, gpus: int, speeds: dict[str, float], counts: dict[str, int]) -> str:
+def _type(draw: float, w: WorkloadSpec, gpus: int, speeds: dict[str, float], counts: dict[str, int]) -> str:
     """Most kinds take any GPU; of the rest half want the fastest, others either of the two fastest, or the slowest."""
     if draw >= w.typed or len(speeds) < 2:
         return ""
@@ -222,7 +222,7 @@ def _type(draw: float, w: Workload, gpus: int, speeds: dict[str, float], counts:
 
 
 def _submissions(
-    w: Workload, kinds: _Kinds, span: float, generator: np.random.Generator
+    w: WorkloadSpec, kinds: _Kinds, span: float, generator: np.random.Generator
 ) -> tuple[Ints, npt.NDArray[np.int64]]:
     """Sessions follow the rate; in a session a user submits one kind several times in a row."""
     sessions = max(1, math.ceil(2 * w.jobs / w.batch) + 8)
@@ -243,7 +243,7 @@ def _submissions(
 
 
 def _to_load(
-    run: Floats, kinds: _Kinds, kind: Ints, gpus: Floats, w: Workload, cluster: Cluster, span: float
+    run: Floats, kinds: _Kinds, kind: Ints, gpus: Floats, w: WorkloadSpec, cluster: Cluster, span: float
 ) -> tuple[Ints, Ints]:
     """Whole run times scaled to the load, and limits: habits of a kind, from its usual run time on the slowest node.
 

@@ -40,7 +40,7 @@ def read(source: Source) -> Trace:
         num_nodes=np.nan_to_num(table.checked("node_num"), nan=0.0),
         cpus=table.checked("cpu_num"),
         user=table.label("user"),
-        vc=table.label("vc"),
+        partition=table.label("vc"),
         status=table.label("state"),
         job_name=table.label("jobname"),
     )

@@ -64,7 +64,7 @@ def imitate(
         run_time=run,
         time_limit=np.full(len(rows), -1, dtype=np.int64),
         user=_numbered(made.user, "u"),
-        group=_numbered(made.group, "g"),
+        account=_numbered(made.account, "g"),
         job_name=_numbered(made.job_name, "job"),
         deadline=np.where(made.deadline >= 0, made.deadline - made.submit_time + submit, -1),
         notes=(),

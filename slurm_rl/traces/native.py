@@ -26,6 +26,7 @@ from slurm_rl.traces.trace import (
 _REQUIRED = ("job_id", "submit_time", "run_time")
 _NUMBERS = ("submit_time", "run_time", "time_limit", "num_gpus", "num_nodes", "cpus", "mem_gb", "priority", "deadline")
 _LABELS = ("gpu_type", "user", "group", "vc", "status", "qos", "name")
+_FIELDS = {"group": "account", "vc": "partition", "name": "job_name"}  # columns whose field has another name
 _BLOCK = 1 << 16
 
 
@@ -105,8 +106,8 @@ def _trace(table: Table) -> Trace:
         cpus=cpus,
         mem_gb=mem,
         user=table.label("user"),
-        group=table.label("group"),
-        vc=table.label("vc"),
+        account=table.label("group"),
+        partition=table.label("vc"),
         status=table.label("status"),
         qos=table.label("qos"),
         job_name=table.label("name"),
@@ -138,9 +139,9 @@ def write_native(trace: Trace, path: str | Path) -> None:
 
 
 def _blocks(trace: Trace) -> Iterator[bytes]:
-    fields = dict(zip(NATIVE_COLUMNS, NATIVE_COLUMNS, strict=True))
+    fields = {column: _FIELDS.get(column, column) for column in NATIVE_COLUMNS}
     for column in OPTIONAL_COLUMNS:
-        field = "job_name" if column == "name" else column
+        field = _FIELDS.get(column, column)
         values = getattr(trace, field)
         known = (
             values.codes >= 0

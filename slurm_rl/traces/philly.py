@@ -33,10 +33,11 @@ def read(source: Source) -> Trace:
     screen = entries_screen(source, len(entries))
     submit, run, gpus, nodes = (np.full(len(entries), np.nan) for _ in range(4))
     attempts, unreadable, unfinished = (np.zeros(len(entries), dtype=bool) for _ in range(3))
-    ids, users, groups, states = ([""] * len(entries) for _ in range(4))
+    ids, users, partitions, states = ([""] * len(entries) for _ in range(4))
     for i, entry in enumerate(entries):
         try:
-            ids[i], users[i], groups[i] = str(entry["jobid"]), str(entry.get("user") or ""), str(entry.get("vc") or "")
+            ids[i], users[i] = str(entry["jobid"]), str(entry.get("user") or "")
+            partitions[i] = str(entry.get("vc") or "")
             states[i] = _STATUS.get(entry["status"], str(entry["status"]).upper())
             submit[i] = _moment(entry["submitted_time"])
             runs = [a for a in entry["attempts"] if a.get("start_time") not in (None, "None")]
@@ -62,7 +63,7 @@ def read(source: Source) -> Trace:
         num_gpus=gpus,
         num_nodes=np.nan_to_num(nodes),
         user=users,
-        vc=groups,
+        partition=partitions,
         status=states,
     )
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from slurm_rl.domain.cluster import KNOWN_GPUS, Cluster, NodeClass, default_watts
 from slurm_rl.errors import InputError, unknown_name
 from slurm_rl.traces.arrivals import DAY
-from slurm_rl.traces.generate import Workload
+from slurm_rl.traces.generate import WorkloadSpec
 
 _SHAPES = ("base", "bursty", "diurnal", "shifted")
 _GPUS = (2, 4, 8, 16)
@@ -30,7 +30,7 @@ def _named() -> dict[str, tuple[str, float, int]]:
 REGIMES = _named()
 
 
-def regime(name: str, *, jobs: int = 2000, seed: int = 0) -> tuple[Workload, Cluster]:
+def regime(name: str, *, jobs: int = 2000, seed: int = 0) -> tuple[WorkloadSpec, Cluster]:
     """A regime by name, `SHAPE-xINTENSITY-gGPUS`: jobs of minutes on one or two nodes, one a minute at x1.
 
     Gangs up to the whole cluster, limits that overestimate, deadlines and priorities are all in: with one-GPU jobs
@@ -42,7 +42,7 @@ def regime(name: str, *, jobs: int = 2000, seed: int = 0) -> tuple[Workload, Clu
     per_node = min(gpus, 8)
     watts = default_watts("V100", per_node)
     node = NodeClass(gpus // per_node, "V100", per_node, 12 * per_node, 96.0 * per_node, "gpu", 1.0, *watts)
-    workload = Workload(
+    workload = WorkloadSpec(
         jobs=jobs,
         days=jobs / (_ARRIVALS_PER_DAY * intensity),
         load=_LOAD_AT_X1 * intensity,

@@ -62,8 +62,8 @@ def read(source: Source) -> Trace:
         cpus=numbers["request_cpus"],
         mem_gb=numbers["request_memory"],
         user=renamed(table.label("user"), _UNKNOWN),
-        group=renamed(table.label("group"), _UNKNOWN),
-        vc=renamed(table.label("vc"), _UNKNOWN),
+        account=renamed(table.label("group"), _UNKNOWN),
+        partition=renamed(table.label("vc"), _UNKNOWN),
         qos=renamed(table.label("queue"), _UNKNOWN),
         status=renamed(table.label("status"), _STATUS),
     )

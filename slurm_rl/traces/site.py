@@ -115,7 +115,7 @@ def anonymised(trace: Trace, salt: str) -> Trace:
     return replace(
         trace,
         user=hashed(trace.user, "u"),
-        group=hashed(trace.group, "g"),
+        account=hashed(trace.account, "g"),
         job_name=hashed(trace.job_name, "n"),
     )
 

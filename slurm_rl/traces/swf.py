@@ -72,8 +72,8 @@ def read(source: Source) -> Trace:
         cpus=cpus,
         mem_gb=np.where(memory >= 0, memory * cpus / _KB_PER_GB, np.nan),
         user=_numbered(column["user"]),
-        group=_numbered(column["group"]),
-        vc=_numbered(column["partition"]),
+        account=_numbered(column["group"]),
+        partition=_numbered(column["partition"]),
         status=_statuses(column["status"]),
         qos=_numbered(column["queue"]),
         job_name=Labels.blank(count),
@@ -141,7 +141,7 @@ def write_swf(trace: Trace, path: str | Path) -> list[str]:
 def _blocks(trace: Trace) -> Iterator[bytes]:
     def numbered(labels: Labels) -> npt.NDArray[np.int64]:
         """Numeric names stay as they are; others are numbered from 1, as the format asks."""
-        if labels is trace.vc and len(labels.names) == 1 and not labels.names[0].isdigit():
+        if labels is trace.partition and len(labels.names) == 1 and not labels.names[0].isdigit():
             return np.full(len(trace), -1, dtype=np.int64)  # a number for the only partition would be another name
         if all(n.isascii() and n.isdigit() for n in labels.names):
             codes = np.array([*map(int, labels.names), -1], dtype=np.int64)
@@ -161,7 +161,7 @@ def _blocks(trace: Trace) -> Iterator[bytes]:
     ids = trace.job_id if trace.job_id.dtype == np.int64 else np.arange(1, len(trace) + 1, dtype=np.int64)
     cpus = np.ceil(np.where(trace.cpus > 0, trace.cpus, np.maximum(trace.num_gpus, 1.0)))
     memory = np.where(trace.mem_gb >= 0, np.round(trace.mem_gb * _KB_PER_GB / cpus), -1)
-    users, groups, queues, partitions = map(numbered, (trace.user, trace.group, trace.qos, trace.vc))
+    users, groups, queues, partitions = map(numbered, (trace.user, trace.account, trace.qos, trace.partition))
     for a in range(0, len(trace), _BLOCK):
         rows = slice(a, a + _BLOCK)
         procs = [int(v) for v in cpus[rows].tolist()]

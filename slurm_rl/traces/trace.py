@@ -78,8 +78,8 @@ class Trace:
     cpus: Floats
     mem_gb: Floats
     user: Labels
-    group: Labels
-    vc: Labels
+    account: Labels
+    partition: Labels
     status: Labels
     qos: Labels
     job_name: Labels
@@ -113,7 +113,7 @@ class Trace:
 
 
 COLUMN_FIELDS = (
-    "job_id submit_time run_time time_limit num_gpus gpu_type num_nodes cpus mem_gb user group vc status "
+    "job_id submit_time run_time time_limit num_gpus gpu_type num_nodes cpus mem_gb user account partition status "
     "qos job_name priority deadline"
 ).split()
 
@@ -144,7 +144,7 @@ def make_trace(name: str, submit_time: Sequence[int] | Ints, **columns: object) 
         "mem_gb": np.float64,
         "priority": np.float64,
     }
-    for label in ("gpu_type", "user", "group", "vc", "status", "qos", "job_name"):
+    for label in ("gpu_type", "user", "account", "partition", "status", "qos", "job_name"):
         values[label] = Labels.blank(n)
     for key, given in columns.items():
         if key in dtypes:

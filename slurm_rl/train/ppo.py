@@ -27,7 +27,7 @@ from slurm_rl.policy.registry import parse_policy
 from slurm_rl.train.imitate import be_heuristic, learn_run_times, lessons_of, set_scales
 from slurm_rl.train.module import QueueNet
 from slurm_rl.train.rollout import COSTS, Episode, Reference, padded_queues, play, reference_of
-from slurm_rl.train.scenes import Scene, Source, draw_scene
+from slurm_rl.train.scenes import Scene, SceneSource, draw_scene
 from slurm_rl.train.search import SearchSettings, log_ratios, search
 
 
@@ -157,7 +157,7 @@ def by_length(episode: Episode, rows: int, longest: int) -> Iterator[Array]:
 class Trainer:
     """Holds what a run needs to go on: the network, the optimiser, the best so far."""
 
-    def __init__(self, settings: Settings, sources: Sequence[Source], directory: Path) -> None:
+    def __init__(self, settings: Settings, sources: Sequence[SceneSource], directory: Path) -> None:
         self.settings, self.sources, self.directory = settings, sources, directory
         torch.set_num_threads(1)  # the matrices are small: threads would only wait for each other
         self.net = QueueNet(settings.seed)

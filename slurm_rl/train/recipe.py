@@ -15,7 +15,7 @@ from slurm_rl.domain.cluster import Cluster
 from slurm_rl.policy.checkpoint import STARVE_DRAIN, Model, save_model, unflatten
 from slurm_rl.traces.trace import Trace
 from slurm_rl.train.ppo import Settings, Trainer
-from slurm_rl.train.scenes import Source
+from slurm_rl.train.scenes import SceneSource
 
 # What training does not find: it plays short workloads, and no feature tells the backfill rule or the kind of site. How
 # these were chosen is in docs/learning.md; a model hands its own on to what is trained from it.
@@ -45,7 +45,7 @@ def train_model(
 ) -> Model:
     """Trains on the first part of each trace's time and writes the best network to `out`, with its manifest."""
     out.mkdir(parents=True, exist_ok=True)
-    parts = [Source(first_part(trace, share), cluster) for trace, cluster in sources]
+    parts = [SceneSource(first_part(trace, share), cluster) for trace, cluster in sources]
     trainer = Trainer(settings, parts, out)
     if resume and not trainer.restore():
         say(f"{out}: nothing to resume, starting anew")

@@ -150,8 +150,8 @@ def _rewards(
     """What was paid, in shares of the reference, from each turn to the next one of its pool (the last: to the end)."""
     submit = scene.prepared.trace.submit_time.astype(float)
     began = np.where(start >= 0, start, submit).astype(float)
-    shapes = scene.prepared.workload.shapes["pool"]
-    pool = shapes[scene.prepared.workload.jobs["request"]]
+    requests = scene.prepared.workload.requests["pool"]
+    pool = requests[scene.prepared.workload.jobs["request"]]
     reward = np.zeros(len(turns))
     for p in np.unique(turns["pool"]).tolist():
         jobs, mine = np.flatnonzero(pool == p), np.flatnonzero(turns["pool"] == p)

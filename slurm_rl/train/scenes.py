@@ -9,7 +9,7 @@ import numpy as np
 
 from slurm_rl.domain.cluster import KNOWN_GPUS, Cluster, NodeClass
 from slurm_rl.kernel.arrays import Array
-from slurm_rl.traces.generate import Workload, generate
+from slurm_rl.traces.generate import WorkloadSpec, generate
 from slurm_rl.traces.limits import typed_limits
 from slurm_rl.traces.trace import Labels, Trace
 from slurm_rl_sim.replay import Prepared, prepare
@@ -19,7 +19,7 @@ _WARM_UP = 0.15  # of a scene's jobs: they fill the cluster and are not counted
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SceneSource:
     """A trace with its cluster, of which windows are drawn."""
 
     trace: Trace
@@ -35,7 +35,7 @@ class Scene:
     backfill: str
 
 
-def draw_scene(sources: Sequence[Source], seed: int, *, jobs: int = 3000, generated: float = 0.5) -> Scene:
+def draw_scene(sources: Sequence[SceneSource], seed: int, *, jobs: int = 3000, generated: float = 0.5) -> Scene:
     """The scene of a seed: the same seed gives the same scene."""
     dice = np.random.default_rng([seed, 7])
     backfill = "easy" if dice.random() < 0.5 else "slurm"
@@ -69,7 +69,7 @@ def _generated(dice: np.random.Generator, jobs: int) -> tuple[Trace, Cluster]:
             )
         cluster = Cluster("gpus", tuple(classes))
         cpu_only, most = float(dice.choice([0.0, 0.1, 0.3])), int(dice.choice([16, 32, 64, 128]))
-    workload = Workload(
+    workload = WorkloadSpec(
         jobs=jobs,
         days=float(np.exp(dice.uniform(np.log(2), np.log(30)))) * jobs / 2500,  # fewer jobs could not fill as many
         load=float(dice.uniform(0.7, 1.05)),
@@ -88,7 +88,7 @@ def _generated(dice: np.random.Generator, jobs: int) -> tuple[Trace, Cluster]:
     return _relimited(generate(workload, cluster), dice), cluster
 
 
-def _varied(source: Source, dice: np.random.Generator, jobs: int) -> tuple[Trace, Cluster]:
+def _varied(source: SceneSource, dice: np.random.Generator, jobs: int) -> tuple[Trace, Cluster]:
     """A window of a real trace: users moved by whole days, arrivals jittered, the pace and the limits changed."""
     trace = source.trace
     first, last = trace.span()
@@ -113,7 +113,7 @@ def _less_known(trace: Trace, dice: np.random.Generator) -> Trace:
     blank = Labels.blank(len(trace))
     if names or users:
         trace = replace(trace, job_name=blank)
-    return replace(trace, user=blank, group=blank) if users else trace
+    return replace(trace, user=blank, account=blank) if users else trace
 
 
 def _relimited(trace: Trace, dice: np.random.Generator) -> Trace:

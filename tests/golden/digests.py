@@ -30,11 +30,11 @@ from live.fake_slurm import NOW, FakeSlurm, a_job, a_running_job
 from reference.cases import BACKFILLS, POLICIES, a_case
 
 from slurm_rl.controller.estimates import RunTimes
-from slurm_rl.controller.observe import finished_jobs, observe
-from slurm_rl.controller.policy import load_policy
+from slurm_rl.controller.live_policy import load_policy
+from slurm_rl.controller.slurm_snapshot import finished_jobs, observe
 from slurm_rl.decide import Guardrails, decide
 from slurm_rl.domain.snapshot import Plan
-from slurm_rl.place.plan import Planner, Settings
+from slurm_rl.place.plan import Planner, PlannerSettings
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.slurm.model import HistoryJob, SlurmNode, SlurmPartition
 from slurm_rl.traces.read import read_trace
@@ -45,7 +45,7 @@ ROOT = TESTS.parent
 SHARED = Path(os.environ.get("SHARED_TRACES") or ROOT.parent / "shared" / "traces")
 RECORDED = Path(__file__).with_name("digests.json")
 PLACEMENTS = ("first-fit", "best-fit", "spread", "round-robin", "tier", "greedy", "mip")
-PATIENT = Settings(seconds=120.0)  # a solver that runs out of time would answer as the machine's load has it
+PATIENT = PlannerSettings(seconds=120.0)  # a solver that runs out of time would answer as the machine's load has it
 SEVERAL = ("fcfs", "sjf", "sjf@user", "wfp3", "multifactor", "rl:default")
 
 Digests = dict[str, str]
@@ -79,7 +79,7 @@ def add_plan(digest: Digest, plan: Plan) -> None:
     """The order, the factors, the promoted, the starts with their nodes, and the deferred."""
     digest.add((plan.order, plan.site_factor, [(r.rank, r.promoted, r.fallback) for r in plan.reasons]))
     digest.add([(s.job, s.nodes) for s in plan.starts])
-    digest.add([(d.job, d.until, d.awaits) for d in plan.later])
+    digest.add([(d.job, d.until, d.awaits) for d in plan.deferrals])
 
 
 def planner_for(placement: str) -> Planner | None:
@@ -280,7 +280,7 @@ def training() -> Iterator[tuple[str, str]]:
     """Weights after a short training; they depend on the machine and on torch's release, which the key names."""
     import torch
 
-    from slurm_rl.train.ppo import Settings as Recipe
+    from slurm_rl.train.ppo import PlannerSettings as Recipe
     from slurm_rl.train.recipe import train_model
     from slurm_rl.train.search import SearchSettings
 

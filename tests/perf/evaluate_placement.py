@@ -24,7 +24,7 @@ from scipy.stats import t as student
 from slurm_rl.cli.app import main as slurm_rl
 from slurm_rl.domain.cluster import Cluster, read_cluster
 from slurm_rl.place.defer import Deferral
-from slurm_rl.place.plan import Settings
+from slurm_rl.place.plan import PlannerSettings
 from slurm_rl.place.problem import Weights
 from slurm_rl.place.release_times import holds
 from slurm_rl.place.speed import SpeedMatrix
@@ -188,7 +188,7 @@ def weights(seeds: int) -> None:
     for seed in range(seeds):
         prepared = WORKLOADS["hetero, classes"](seed)
         for name, terms in variants.items():
-            planning = Settings(weights=terms)
+            planning = PlannerSettings(weights=terms)
             (run,) = replay(prepared, parse_contenders("sjf-age@user", "easy"), placement="mip", planning=planning)
             found[name].append({k: float(run.metrics[k] or 0.0) for k in FIGURES})
             row = ", ".join(f"{k} {v:,.0f}" for k, v in found[name][-1].items())
@@ -248,7 +248,7 @@ def main() -> None:
             prepared = WORKLOADS[name](seed)
             for placement in PLACEMENTS:
                 how, _, defer = placement.partition(" ")
-                planning = Settings(deferral=Deferral() if defer else None)
+                planning = PlannerSettings(deferral=Deferral() if defer else None)
                 (run,) = replay(prepared, parse_contenders(policy, "easy"), placement=how, planning=planning)
                 found[placement].append({k: float(run.metrics[k] or 0.0) for k in FIGURES})
                 row = ", ".join(f"{k} {v:,.0f}" for k, v in found[placement][-1].items())

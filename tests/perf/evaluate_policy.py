@@ -30,14 +30,14 @@ from slurm_rl.kernel.arrays import Array
 from slurm_rl.policy.checkpoint import Model, find_model, flatten, load_model, unflatten
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT
 from slurm_rl.policy.registry import PolicySpec, in_style, learned, parse_policy
-from slurm_rl.traces.generate import Workload, generate
+from slurm_rl.traces.generate import WorkloadSpec, generate
 from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.trace import Labels, Trace
 from slurm_rl.train.module import PARTS, QueueNet
 from slurm_rl.train.ppo import SHORT_CAP, Settings, Trainer
 from slurm_rl.train.recipe import STYLES, first_part
 from slurm_rl.train.rollout import Reference
-from slurm_rl.train.scenes import Scene, Source
+from slurm_rl.train.scenes import Scene, SceneSource
 from slurm_rl.train.search import SearchSettings, log_ratios
 from slurm_rl_sim.replay import Contender, find_cluster, parse_contenders, prepare, replay, window_of
 from slurm_rl_sim.simulation import Simulation
@@ -65,7 +65,7 @@ def workload(name: str) -> tuple[Trace, Cluster, str]:
         return trace, find_cluster(trace, path, None), "0.3:1"
     if name == "itp":
         trace = read_trace(TRACES / "microsoft_itp_2021.csv.gz")
-        trace = trace.take(np.flatnonzero(trace.vc.codes == trace.vc.names.index("cluster04")))
+        trace = trace.take(np.flatnonzero(trace.partition.codes == trace.partition.names.index("cluster04")))
         nodes = (NodeClass(68, gpus=8, partition="cluster04"), NodeClass(1, gpus=6, partition="cluster04"))
         return trace, Cluster("550 GPUs", nodes), "0.3:1"
     path = TRACES / ("helios_venus_sept2020.csv.gz" if name == "venus" else "pwa_ricc_2010.csv.gz")
@@ -120,8 +120,8 @@ def table(model: Model, backfill: str, replicates: int, names: list[str]) -> Non
 def development_traces() -> Iterator[tuple[str, Trace, Cluster, str]]:
     """Real workloads that are neither trained on nor in the table: to choose between models by."""
     itp = read_trace(TRACES / "microsoft_itp_2021.csv.gz")
-    for code, name in enumerate(itp.vc.names):
-        part = itp.take(np.flatnonzero(itp.vc.codes == code))
+    for code, name in enumerate(itp.partition.names):
+        part = itp.take(np.flatnonzero(itp.partition.codes == code))
         if name == "cluster04" or len(part) < 2500:
             continue
         first, last = part.span()
@@ -135,7 +135,7 @@ def development_traces() -> Iterator[tuple[str, Trace, Cluster, str]]:
     nodes = int(float((cedar.run_time * np.maximum(cedar.cpus, 1.0)).sum()) / (last - first) / 0.9 / 32)
     cedar = cedar.take(np.flatnonzero(cedar.cpus <= 8 * nodes))
     count = len(cedar)
-    cedar = replace(cedar, vc=Labels.blank(count), mem_gb=np.zeros(count))
+    cedar = replace(cedar, partition=Labels.blank(count), mem_gb=np.zeros(count))
     yield "cedar", cedar, Cluster("cedar", (NodeClass(nodes, cpus=32, mem_gb=1e5),)), "0.3:0.6"
 
 
@@ -211,7 +211,7 @@ def styles(policy: PolicySpec, backfill: str, seeds: int) -> None:
     cluster = read_cluster(ROOT / "traces" / "hetero.cluster.json")
     logs = []
     for seed in range(11, 11 + seeds):
-        trace = generate(Workload(seed=seed), cluster)
+        trace = generate(WorkloadSpec(seed=seed), cluster)
         window = window_of(trace, "0.3:1")
         early = before(trace, window)
         assert early is not None
@@ -246,7 +246,7 @@ def variant(text: str) -> PolicySpec:
 def fresh_scenes(count: int) -> list[tuple[Scene, Reference]]:
     """Scenes drawn as for training, but with seeds that no training uses."""
     trace, cluster, _ = workload("venus")
-    trainer = Trainer(Settings(jobs=2500), [Source(first_part(trace, 0.6), cluster)], Path(tempfile.mkdtemp()))
+    trainer = Trainer(Settings(jobs=2500), [SceneSource(first_part(trace, 0.6), cluster)], Path(tempfile.mkdtemp()))
     return trainer.scenes(range(2_000_000_011, 2_000_000_011 + count))
 
 
@@ -291,7 +291,7 @@ def ablations(parts: list[str]) -> None:
             jobs=2500, scenes=24, iterations=0, lessons=200, validation=1, seed=int(seed or 0),
             search=SearchSettings(generations=15), without=() if part == "nothing" else (part,),
         )  # fmt: skip
-        trainer = Trainer(settings, [Source(first_part(trace, 0.6), cluster)], Path(tempfile.mkdtemp()))
+        trainer = Trainer(settings, [SceneSource(first_part(trace, 0.6), cluster)], Path(tempfile.mkdtemp()))
         judged(f"without {name}", trainer.run(lambda row: None), SHORT_CAP, scenes)
 
 

@@ -42,8 +42,8 @@ def large_slurm(pending: int = PENDING, nodes: int = NODES) -> FakeSlurm:
 def serve(path: str, policy: str) -> None:
     """The service as `slurm-rl serve` runs it, with ticks every 10 s; says `ready` when the first one is over."""
     from slurm_rl.config import Config
-    from slurm_rl.controller.cycle import Controller
     from slurm_rl.controller.live import ControllerLive, warm_up
+    from slurm_rl.controller.tick import Controller
     from slurm_rl.obs.journal import Journal
     from slurm_rl.serve import run
 
@@ -56,7 +56,7 @@ def serve(path: str, policy: str) -> None:
         warm_up(live)
 
         def control() -> None:
-            controller.cycle()
+            controller.tick()
             print("ready", flush=True)
             controller.run()
 

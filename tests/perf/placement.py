@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from slurm_rl.domain.cluster import Cluster, read_cluster
-from slurm_rl.place.plan import Planner, Settings
-from slurm_rl.place.problem import Ask, Job, NodeKind, Problem, State, Weights
+from slurm_rl.place.plan import Planner, PlannerSettings
+from slurm_rl.place.problem import Job, NodeKind, NodeState, PlacementProblem, Request, Weights
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.trace import Trace
@@ -21,11 +21,11 @@ _GPUS = (8, 8, 8, 4, 4, 2, 2)
 _SPEED = (2.0, 1.0, 0.9, 1.0, 0.55, 0.45, 0.45)
 
 
-def a_batch(nodes: int, jobs: int, seed: int, full: float, weights: Weights | None = None) -> Problem:
+def a_batch(nodes: int, jobs: int, seed: int, full: float, weights: Weights | None = None) -> PlacementProblem:
     """Jobs of 1 to 16 GPUs, two of five bound to one of seven types, on nodes each filled at random up to `full`."""
     rng = random.Random(seed)
     kinds = [NodeKind(t, gpus) for t, gpus in enumerate(_GPUS)]
-    states: dict[State, int] = {}
+    states: dict[NodeState, int] = {}
     for _ in range(nodes):
         kind = rng.randrange(7)
         free = _GPUS[kind]
@@ -33,15 +33,15 @@ def a_batch(nodes: int, jobs: int, seed: int, full: float, weights: Weights | No
         while free and rng.random() < full:
             gpus = rng.choice([g for g in (1, 1, 2, 4, 8) if g <= free])
             free, cpus = free - gpus, cpus - gpus * rng.choice([4, 8, 8, 12])
-        state = State(kind, free, cpus, 64_000 * free)
+        state = NodeState(kind, free, cpus, 64_000 * free)
         states[state] = states.get(state, 0) + 1
     batch = []
     for _ in range(jobs):
         gpus, run = rng.choice([1, 1, 1, 1, 2, 2, 4, 8, 16]), 2.0 ** rng.randrange(8, 17)
         wanted = frozenset(range(7)) if rng.random() < 0.6 else frozenset([rng.randrange(7)])
-        ask = Ask(gpus, gpus, rng.choice([4, 8, 8, 12]), 16_000, 1, 0, wanted)
+        ask = Request(gpus, gpus, rng.choice([4, 8, 8, 12]), 16_000, 1, 0, wanted)
         batch.append(Job(ask, tuple(run / speed for speed in _SPEED)))
-    return Problem(batch, kinds, states, weights=weights, mix=[(1 / jobs, j.ask) for j in batch])
+    return PlacementProblem(batch, kinds, states, weights=weights, mix=[(1 / jobs, j.request) for j in batch])
 
 
 def shuffled_pods(traces: Path, seed: int) -> tuple[Trace, Cluster]:
@@ -70,7 +70,7 @@ def shuffled_pods(traces: Path, seed: int) -> tuple[Trace, Cluster]:
 def packed(trace: Trace, cluster: Cluster, placement: str, weights: Weights | None = None) -> dict[str, float]:
     """Shares of all GPUs: given out at the first pod that finds no room, and when pods have asked for all of them."""
     prepared = prepare(trace, cluster)
-    planner = Planner(Settings(weights=weights or Weights()))
+    planner = Planner(PlannerSettings(weights=weights or Weights()))
     run = Simulation(
         prepared.workload,
         prepared.trace.run_time,
@@ -97,13 +97,13 @@ def _shares(trace: Trace, cluster: Cluster, started: np.ndarray) -> dict[str, fl
 def packed_by_dot_product(trace: Trace, cluster: Cluster) -> dict[str, float]:
     """Tetris' alignment: the node with the largest product of what is asked and what is free, as shares of a node."""
     wl = prepare(trace, cluster).workload
-    nodes, shapes, rows = wl.nodes, wl.shapes, wl.jobs["request"]
+    nodes, requests, rows = wl.nodes, wl.requests, wl.jobs["request"]
     scale = np.maximum(np.stack([nodes["cpu"], nodes["mem"], nodes["gpu"] * 1000], axis=1).max(axis=0), 1).astype(float)
     cpu, mem = nodes["cpu"].astype(np.int64).copy(), nodes["mem"].astype(np.int64).copy()
     used = np.where(np.arange(wl.slots)[None, :] < nodes["gpu"][:, None], 0, 1000)
     started = np.zeros(len(rows), dtype=bool)
     for j, row in enumerate(rows.tolist()):
-        s = shapes[row]
+        s = requests[row]
         mine = wl.kind_node[wl.kind_ptr[s["kind"]] : wl.kind_ptr[s["kind"] + 1]]
         units, share, gpu = int(s["units"]), int(s["share"]), int(s["gpu"])
         need_cpu, need_mem = units * int(s["cpu"]), units * int(s["mem"])

@@ -19,10 +19,10 @@ from perf.conftest import ROOT
 from perf.live import NODES, PENDING, large_slurm
 from perf.measure import Cost, Report, Row, best_of
 from slurm_rl.config import Config
-from slurm_rl.controller.cycle import Controller
 from slurm_rl.controller.estimates import RunTimes
-from slurm_rl.controller.observe import observe
-from slurm_rl.controller.policy import load_policy
+from slurm_rl.controller.live_policy import load_policy
+from slurm_rl.controller.slurm_snapshot import observe
+from slurm_rl.controller.tick import Controller
 from slurm_rl.decide import Guardrails
 from slurm_rl.obs.journal import Journal
 from slurm_rl.policy.checkpoint import save_model
@@ -110,11 +110,11 @@ def _whole_tick(policy: str, kind: str) -> Row:
         slurm = large_slurm()
         config = Config(mode="enforce", policy=policy, updates_per_second=1e5, state_dir=state)
         controller = Controller(config, slurm, Journal(config.journal), clock=lambda: slurm.now)
-        controller.cycle()
+        controller.tick()
         costs = []
         for _ in range(3):
             wall, cpu = time.perf_counter(), time.process_time()
-            controller.cycle()
+            controller.tick()
             costs.append(Cost(time.perf_counter() - wall, time.process_time() - cpu))
         best = min(costs, key=lambda c: c.cpu)
         return Row(f"tick without RPCs, {kind}", "ms", 1e3 * best.cpu, None, 1e3 * best.wall)

@@ -58,7 +58,7 @@ def workloads(
                 gpu_type=draw(st.sampled_from(["", "A", "A|B"])) if name == "gpus" else "",
                 mem_gb=draw(st.sampled_from([None, 1, 2])) if name == "mixed nodes" else None,
                 user=draw(st.sampled_from(["u", "v"])),
-                group=draw(st.sampled_from(["g", "h"])),
+                account=draw(st.sampled_from(["g", "h"])),
                 partition=draw(st.sampled_from(partitions)),
                 priority=draw(st.sampled_from([None, 1.0, 2.0])),
                 deadline=draw(st.sampled_from([-1, 20])),
@@ -86,19 +86,19 @@ def test_no_cpu_memory_or_gpu_is_ever_given_twice(
 ) -> None:
     preempt = preempt and policy.startswith(("srpt", "static-priority"))
     simulation, _ = a_simulation(*workload, policy, backfill, placement, preempt=preempt)
-    jobs, shapes, nodes = (simulation.world[t] for t in ("jobs", "shapes", "nodes"))
+    jobs, requests, nodes = (simulation.world[t] for t in ("jobs", "requests", "nodes"))
     while simulation.to_next_pass():
         cpu, mem, gpu = (Counter[int]() for _ in range(3))
         each: Counter[tuple[int, int]] = Counter()
         for j, n, units, mask in holdings(simulation):
-            shape = shapes[jobs["request"][j]]
-            cpu[n] += units * int(shape["cpu"])
-            mem[n] += units * int(shape["mem"])
-            gpu[n] += units * int(shape["gpu"])
+            request = requests[jobs["request"][j]]
+            cpu[n] += units * int(request["cpu"])
+            mem[n] += units * int(request["mem"])
+            gpu[n] += units * int(request["gpu"])
             for g in range(int(nodes["gpu"][n])):
-                each[n, g] += (mask >> g & 1) * (int(shape["share"]) or 1000)
+                each[n, g] += (mask >> g & 1) * (int(request["share"]) or 1000)
             if simulation.workload.slots:
-                assert mask.bit_count() == units * (int(shape["gpu"]) or int(shape["share"] > 0))
+                assert mask.bit_count() == units * (int(request["gpu"]) or int(request["share"] > 0))
         for n in range(len(nodes)):
             assert cpu[n] <= nodes["cpu"][n]
             assert mem[n] <= nodes["mem"][n]

@@ -10,7 +10,7 @@ from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.kernel.build import build
 from slurm_rl.place.greedy import place_greedily
 from slurm_rl.place.mip import solve
-from slurm_rl.place.problem import Ask, Job, NodeKind, Problem, State, Weights, evaluate, violations
+from slurm_rl.place.problem import Job, NodeKind, NodeState, PlacementProblem, Request, Weights, evaluate, violations
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.traces.trace import make_trace
 from slurm_rl_sim.simulation import Simulation
@@ -20,16 +20,16 @@ _KINDS = [NodeKind(0, 8), NodeKind(1, 4), NodeKind(1, 8), NodeKind(2, 2), NodeKi
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> Problem:
+def problems(draw: st.DrawFn) -> PlacementProblem:
     shared = draw(st.booleans())
 
-    def a_state() -> State:
+    def a_state() -> NodeState:
         kind = draw(st.integers(0, 4))
         gpus, cpu, mem = _KINDS[kind].gpus, draw(st.integers(0, 64)), draw(st.integers(0, 64))
         if not shared:
-            return State(kind, draw(st.integers(0, gpus)), cpu, mem)
+            return NodeState(kind, draw(st.integers(0, gpus)), cpu, mem)
         slots = tuple(sorted((draw(st.sampled_from([0, 250, 700, 1000])) for _ in range(gpus)), reverse=True))
-        return State(kind, slots.count(0), cpu, mem, slots)
+        return NodeState(kind, slots.count(0), cpu, mem, slots)
 
     def a_job() -> Job:
         kinds = frozenset(draw(st.lists(st.integers(0, 4), min_size=1, max_size=5)))
@@ -37,22 +37,26 @@ def problems(draw: st.DrawFn) -> Problem:
         share = draw(st.sampled_from([0, 250, 500])) if shared and gpu == 1 else 0
         units = 1 if share else draw(st.integers(1, 12))
         cpu = draw(st.integers(0, 8)) or int(gpu == 0)
-        ask = Ask(units, draw(st.integers(1, units)), cpu, draw(st.integers(0, 8)), 0 if share else gpu, share, kinds)
+        ask = Request(
+            units, draw(st.integers(1, units)), cpu, draw(st.integers(0, 8)), 0 if share else gpu, share, kinds
+        )
         run = draw(st.sampled_from([10.0, 500.0, 3e4]))
         return Job(ask, tuple(run * f for f in (0.5, 1.0, 2.0, 1.0)))
 
-    nodes: dict[State, int] = {}
+    nodes: dict[NodeState, int] = {}
     for _ in range(draw(st.integers(1, 6))):
         nodes[a_state()] = draw(st.integers(1, 5))
     jobs = [a_job() for _ in range(draw(st.integers(1, 8)))]
     weights = Weights(*(draw(st.sampled_from([0.0, 1.0, 100.0])) for _ in range(2)))
-    mix = [(draw(st.sampled_from([0.1, 0.5])), a_job().ask) for _ in range(draw(st.integers(0, 3)))]
-    return Problem(jobs, _KINDS, nodes, weights=weights, mix=[(part, a) for part, a in mix if a.gpu or a.share])
+    mix = [(draw(st.sampled_from([0.1, 0.5])), a_job().request) for _ in range(draw(st.integers(0, 3)))]
+    return PlacementProblem(
+        jobs, _KINDS, nodes, weights=weights, mix=[(part, a) for part, a in mix if a.gpu or a.share]
+    )
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(problems())
-def test_no_plan_overcommits_or_breaks_a_constraint(problem: Problem) -> None:
+def test_no_plan_overcommits_or_breaks_a_constraint(problem: PlacementProblem) -> None:
     greedy = place_greedily(problem)
     assert violations(problem, greedy) == []
     solution = solve(problem, seconds=5.0, gap=0.0)
@@ -93,11 +97,11 @@ def test_what_the_engine_starts_fits_its_nodes_and_stays_on_one_type(seed: int, 
     run = Simulation(workload, trace.run_time, parse_policy("fcfs"), backfill="easy", placement=placement)
     run.run()
     live, log, nodes = run.world["live"], run.world["log"], workload.nodes
-    shapes = workload.shapes[workload.jobs["request"]]
+    requests = workload.requests[workload.jobs["request"]]
     events: list[tuple[int, int, int, float, int, int]] = []
     for j in np.flatnonzero(live["start"] >= 0).tolist():
         entries = log[live["log_first"][j] : live["log_first"][j] + live["log_count"][j]]
-        s = shapes[j]
+        s = requests[j]
         mine = set(workload.kind_node[workload.kind_ptr[s["kind"]] : workload.kind_ptr[s["kind"] + 1]].tolist())
         assert set(entries["node"].tolist()) <= mine
         assert int(entries["units"].sum()) == s["units"]

@@ -44,7 +44,7 @@ def traces(draw: st.DrawFn) -> Trace:
         mem_gb=column(maybe),
         priority=column(maybe),
         deadline=column(st.one_of(st.just(-1), times)),
-        **{label: column(names) for label in ("gpu_type", "user", "group", "vc", "status", "qos", "job_name")},
+        **{label: column(names) for label in ("gpu_type", "user", "account", "partition", "status", "qos", "job_name")},
     )
 
 
@@ -73,7 +73,7 @@ def test_swf_keeps_times_and_who_is_who(trace: Trace) -> None:
         again = read_trace(path, cache=False)
     np.testing.assert_array_equal(trace.submit_time, again.submit_time)
     np.testing.assert_array_equal(trace.run_time, again.run_time)
-    for a, b in ((trace.user, again.user), (trace.group, again.group)):
+    for a, b in ((trace.user, again.user), (trace.account, again.account)):
         same_a, same_b = (x.codes[:, None] == x.codes[None, :] for x in (a, b))
         np.testing.assert_array_equal(same_a, same_b)
 

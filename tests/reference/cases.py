@@ -96,7 +96,7 @@ def _job(rng: random.Random, style: str, number: int, scale: int, horizon: int) 
         "cpus": rng.choice((1, 1, 2, 2, 3, 4)),
         "nodes": rng.choice((0, 0, 0, 1, 2)),
         "user": rng.choice(("u", "v", "w", "")),
-        "group": rng.choice(("g", "h", "")),
+        "account": rng.choice(("g", "h", "")),
         "name": rng.choice(("", "n", "m")),
         "priority": rng.choice((None, 0.0, 1.0, 1.0, 5.0)),
         "deadline": rng.choice((-1, rng.randint(0, 40) * scale)),

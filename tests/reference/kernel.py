@@ -6,7 +6,7 @@ import numpy as np
 
 from reference.model import Ask, Node, View
 from reference.place import tier_best, tier_cost, tier_family
-from slurm_rl.kernel.arrays import ENTRY, NODE, POOL, SHAPE
+from slurm_rl.kernel.arrays import ENTRY, NODE, POOL, REQUEST
 from slurm_rl.kernel.catalogue import find_kernel
 from slurm_rl.kernel.links import link
 from slurm_rl.kernel.tables import World
@@ -17,9 +17,9 @@ from slurm_rl.place.kernels import place
 def compiled_placement(nodes: list[Node], view: View, ask: Ask, placer: str) -> list[tuple[int, int]] | None:
     """What the compiled placer chooses for a request on a view."""
     count = len(nodes)
-    shapes, pools = np.zeros(1, dtype=SHAPE), np.zeros(1, dtype=POOL)
+    requests, pools = np.zeros(1, dtype=REQUEST), np.zeros(1, dtype=POOL)
     for name in ("units", "per_node", "cpu", "mem", "gpu", "share"):
-        shapes[name] = getattr(ask, name)
+        requests[name] = getattr(ask, name)
     pools["last_node"] = count
     table = np.zeros(count, dtype=NODE)
     table["gpu"] = [n.gpus for n in nodes]
@@ -29,7 +29,7 @@ def compiled_placement(nodes: list[Node], view: View, ask: Ask, placer: str) -> 
     for n in range(count if view.used is not None else 0):
         used[0, n, : nodes[n].gpus] = view.used[n]  # type: ignore[index]  # not None: told apart
     world = World(
-        shapes=shapes,
+        requests=requests,
         pools=pools,
         nodes=table,
         kind_ptr=np.array([0, len(ask.nodes)]),

@@ -96,7 +96,7 @@ class Reference:
             measured = speeds.get(row.gpu_type.upper(), 1.0) if row.gpus > 0 else 1.0
             limit = max(row.limit, 1)
             keys = History.keys(row.user, row.name, ask.volume, row.gpus > 0, row.limit)
-            self.jobs.append(Live(row, index, ask, row.run * measured, limit, ask.volume, keys, row.group))
+            self.jobs.append(Live(row, index, ask, row.run * measured, limit, ask.volume, keys, row.account))
         told_apart = any(0 < r.gpus < 1 for r in rows)
         self.free = View.empty(self.nodes, told_apart)
         self.down: set[int] = set()
@@ -118,9 +118,9 @@ class Reference:
         begin = float(rows[0].submit) if rows else 0.0
         self.home: dict[str, str] = {}
         for r in rows:
-            self.home.setdefault(r.user, r.group)
+            self.home.setdefault(r.user, r.account)
         self.users = {u: Use(time=begin) for u in self.home}
-        self.accounts = {r.group: Use(time=begin) for r in rows}
+        self.accounts = {r.account: Use(time=begin) for r in rows}
         self.fairshare = dict.fromkeys(self.users, 1.0)
         self.calculated = -math.inf
 

@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from reference.slurm_model import ModelSlurm
 from slurm_rl.config import Config
-from slurm_rl.controller.cycle import Controller
-from slurm_rl.controller.policy import load_policy
+from slurm_rl.controller.live_policy import load_policy
+from slurm_rl.controller.tick import Controller
 from slurm_rl.controller.undo import undo
 from slurm_rl.errors import SlurmRlError
 from slurm_rl.obs.journal import Journal
@@ -121,7 +121,7 @@ class Machine(RuleBasedStateMachine):
 
     def _safely(self, which: int) -> None:
         with suppress(SlurmRlError):  # it writes nothing then, and tries again
-            self.controllers[which].cycle()
+            self.controllers[which].tick()
 
     @rule(which=st.integers(0, 1), at=st.integers(0, 12), where=st.sampled_from(["journal", "write", "answer"]))
     def die(self, which: int, at: int, where: str) -> None:

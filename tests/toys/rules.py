@@ -16,13 +16,13 @@ from slurm_rl.policy.choice import choose
 @kernel
 def widest(w: Record, now: float, j: int) -> float:
     """A heuristic: the largest job first."""
-    return t.shapes(w).volume[t.jobs(w).request[j]]
+    return t.requests(w).volume[t.jobs(w).request[j]]
 
 
 @kernel
 def last_fit(w: Record, s: int, view: int, first: int, last: int) -> int:
     """A placement: as many units as fit on each node in turn, from the last node to the first."""
-    left, count = t.shapes(w).units[s], 0
+    left, count = t.requests(w).units[s], 0
     for at in range(last - 1, first - 1, -1):
         n = t.kind_node(w)[at]
         units = capacity(w, s, view, n, left)

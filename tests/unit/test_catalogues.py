@@ -11,7 +11,7 @@ from slurm_rl.backfill.catalogue import RULES
 from slurm_rl.config import Config
 from slurm_rl.decide import decide
 from slurm_rl.errors import InputError
-from slurm_rl.evaluate.paired import Standing, gap_closed
+from slurm_rl.evaluate.paired import PolicyFigures, gap_closed
 from slurm_rl.kernel.catalogue import find_kernel
 from slurm_rl.kernel.links import NotLinkable, link, tables_of
 from slurm_rl.place.catalogue import PLACEMENTS
@@ -123,7 +123,7 @@ def test_the_docs_list_the_metrics_that_there_are() -> None:
 
 def test_report_and_evaluation_measure_the_way_to_the_limit_alike() -> None:
     runs = {"multifactor": 100.0, "rl:mine": 10.0, "sjf@oracle": 1.0}
-    standings = [Standing(name, "easy", {"mean_bsld": value}, {}, {}, {}) for name, value in runs.items()]
+    standings = [PolicyFigures(name, "easy", {"mean_bsld": value}, {}, {}, {}) for name, value in runs.items()]
     assert gap_closed(standings, "rl:mine", "multifactor") == pytest.approx(0.5)
     assert share_of_the_way(100.0, 10.0, 1.0) == pytest.approx(0.5)
     assert share_of_the_way(1.0, 1.0, 1.0) is None

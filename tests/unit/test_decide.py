@@ -11,7 +11,7 @@ from slurm_rl.decide import Guardrails, decide
 from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.kernel.build import build
 from slurm_rl.place.defer import Deferral
-from slurm_rl.place.plan import Planner, Settings
+from slurm_rl.place.plan import Planner, PlannerSettings
 from slurm_rl.policy.catalogue import BY_USER, LEARNED
 from slurm_rl.policy.network import LENGTH
 from slurm_rl.policy.registry import PolicySpec, parse_policy
@@ -43,9 +43,9 @@ def a_workload(seed: int, jobs: int = 60, shares: bool = False) -> Trace:
             gpu_type=rng.choice(["", "", "A100", "A100|V100"], jobs).tolist(),
             cpus=rng.integers(1, 12, jobs).astype(float),
             mem_gb=rng.integers(0, 20, jobs).astype(float),
-            vc=np.where(gpu, "gpu", "cpu").tolist(),
+            partition=np.where(gpu, "gpu", "cpu").tolist(),
             user=[f"u{i}" for i in rng.integers(0, 5, jobs)],
-            group=[f"g{i}" for i in rng.integers(0, 2, jobs)],
+            account=[f"g{i}" for i in rng.integers(0, 2, jobs)],
             priority=rng.integers(0, 3, jobs).astype(float),
             deadline=rng.integers(-1, 1500, jobs),
         )
@@ -101,7 +101,7 @@ def test_the_engine_starts_what_decide_plans(policy: str, backfill: str, placeme
 @pytest.mark.parametrize("policy", ["fcfs", "sjf@user"])
 @pytest.mark.parametrize("backfill", ["none", "firstfit", "easy"])
 def test_jobs_that_are_left_for_later_are_the_same_in_both(policy: str, backfill: str) -> None:
-    rules = Settings(deferral=Deferral(seconds=1000.0, share=2.0, times=4, gain=0.1))
+    rules = PlannerSettings(deferral=Deferral(seconds=1000.0, share=2.0, times=4, gain=0.1))
     deferred = 0
     for seed in range(2):
         planner = Planner(rules)
@@ -114,7 +114,7 @@ def test_jobs_that_are_left_for_later_are_the_same_in_both(policy: str, backfill
             started = {j for j in waiting if simulation.world["live"]["start"][j] >= 0}
             assert started == {s.job for s in plan.starts}, f"seed {seed}, time {simulation.now}"
         deferred += planner.tally.deferred
-        assert (simulation.world["live"]["start"] >= 0).all(), "a job that is left for later still runs"
+        assert (simulation.world["live"]["start"] >= 0).all(), "a job that is deferred still runs"
     assert deferred > 0
 
 
@@ -139,7 +139,7 @@ def a_queue(**columns: object) -> Simulation:
         run_time=[1000] * 8,
         time_limit=[5000, 600, 500, 400, 300, 200, 100, 900],
         cpus=[24.0, 8, 8, 8, 8, 8, 8, 8],
-        vc=["cpu"] * 8,
+        partition=["cpu"] * 8,
         **columns,
     )
     simulation = a_simulation(trace, "fcfs", backfill="easy")

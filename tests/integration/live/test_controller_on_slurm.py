@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from slurm_rl.config import Config
-from slurm_rl.controller.cycle import Controller
+from slurm_rl.controller.tick import Controller
 from slurm_rl.controller.undo import undo
 from slurm_rl.errors import SlurmError
 from slurm_rl.lab.lab import Lab
@@ -63,7 +63,7 @@ def updates_seen(lab: Lab) -> int:
 def test_five_hundred_jobs_end_up_in_the_policys_order(lab: Lab, tmp_path: Path) -> None:
     submit_mixed(lab, 500)
     c = a_controller(lab, tmp_path / "j")
-    ticks = [c.cycle() for _ in range(2)]
+    ticks = [c.tick() for _ in range(2)]
     jobs = waiting(lab)
     assert len(jobs) == 500
     tau = kendall(by_slurm(jobs), by_limit(jobs))
@@ -77,7 +77,7 @@ def test_five_hundred_jobs_end_up_in_the_policys_order(lab: Lab, tmp_path: Path)
 
     # The same plan again: not one update reaches slurmctld.
     before = updates_seen(lab)
-    assert c.cycle().applied == 0
+    assert c.tick().applied == 0
     assert updates_seen(lab) == before
 
     # And back, all of it.
@@ -90,8 +90,8 @@ def test_shadow_sends_no_update(lab: Lab, tmp_path: Path) -> None:
     submit_mixed(lab, 20)
     before = updates_seen(lab)
     c = a_controller(lab, tmp_path / "j", mode="shadow")
-    assert c.cycle().wanted > 0
-    c.cycle()
+    assert c.tick().wanted > 0
+    c.tick()
     assert updates_seen(lab) == before
     assert not any(j.site_factor for j in waiting(lab))
 
@@ -100,7 +100,7 @@ _DIE = """
 import os, signal, sys
 from pathlib import Path
 from slurm_rl.config import Config
-from slurm_rl.controller.cycle import Controller
+from slurm_rl.controller.tick import Controller
 from slurm_rl.obs.journal import Journal, JournalError
 from slurm_rl.slurm.cli import CliClient
 
@@ -118,7 +118,7 @@ elif point == "half sent":
     client.update = lambda updates: (update(updates[: len(updates) // 2]), die())
 elif point == "sent":
     c.journal.settle = die
-c.cycle()
+c.tick()
 """
 
 
@@ -133,7 +133,7 @@ def test_a_controller_killed_anywhere_is_replaced_and_can_be_undone(lab: Lab, tm
 
     c = a_controller(lab, journal)
     for _ in range(2):
-        c.cycle()
+        c.tick()
     jobs = waiting(lab)
     assert by_slurm(jobs) == by_limit(jobs)
     touched = {job_id: value for (job_id, _), value in c.journal.touched().items()}
@@ -176,11 +176,11 @@ def test_slurmctld_killed_at_any_point_of_a_cycle(lab: Lab, tmp_path: Path, poin
     else:
         c.client.update = dying  # type: ignore[method-assign]
     with suppress(SlurmError):  # a cycle that finds slurmctld dead says so, and leaves everything as it is
-        c.cycle()
+        c.tick()
     c.client.update = update  # type: ignore[method-assign]
     lab.restart("slurmctld")
     for _ in range(2):
-        c.cycle()
+        c.tick()
     jobs = waiting(lab)
     assert len(jobs) == 12
     assert by_slurm(jobs) == by_limit(jobs)
@@ -200,20 +200,20 @@ def test_a_journal_on_a_full_disk_stops_all_writing_and_undo_still_works(lab: La
     try:
         submit_mixed(lab, 8)
         c = a_controller(lab, small / "j")
-        assert c.cycle().applied > 0
+        assert c.tick().applied > 0
         fill_disk(small)
         submit_mixed(lab, 60)
         before = updates_seen(lab)
         for _ in range(2):
             with pytest.raises(JournalError):
-                c.cycle()
+                c.tick()
         assert updates_seen(lab) == before, "nothing is written that is not in the journal"
         assert len(waiting(lab)) == 68
         assert undo(CliClient(lab.slurm_conf), c.journal).left == ()
         assert not any(j.site_factor for j in waiting(lab))
         (small / "filler").unlink()
         c.journal.command(time.time(), "enforce", "test")
-        c.cycle()
+        c.tick()
         assert by_slurm(waiting(lab)) == by_limit(waiting(lab)), "with room again it goes on by itself"
     finally:
         c.journal.close()
@@ -234,7 +234,7 @@ def test_age_still_acts(start_lab: LabFactory, tmp_path: Path) -> None:
     lab.run("sbatch", "--exclusive", "--output=/dev/null", "--time=5", "--wrap=exec sleep 600")
     c = a_controller(lab, tmp_path / "j")
     until(lambda: len(waiting(lab)) == 2, "one job runs and two wait")
-    c.cycle()
+    c.tick()
     first = {j.job_id: j for j in waiting(lab)}
     time.sleep(4)
     for j in first.values():  # Slurm recalculates every minute, or when a job is updated
@@ -274,7 +274,7 @@ def test_fairshare_still_acts(start_lab: LabFactory, tmp_path: Path) -> None:
     jobs = waiting(lab)
     assert {j.user for j in jobs} == {"daemon", "nobody"}
     c = a_controller(lab, tmp_path / "j")
-    c.cycle()
+    c.tick()
     jobs = waiting(lab)
     owner = {j.job_id: j.user for j in jobs}
     assert any(j.site_factor for j in jobs)
@@ -295,7 +295,7 @@ def test_fairshare_still_acts(start_lab: LabFactory, tmp_path: Path) -> None:
 def test_the_journal_tells_who_what_and_why(lab: Lab, tmp_path: Path) -> None:
     submit_mixed(lab, 5)
     c = a_controller(lab, tmp_path / "j")
-    applied = c.cycle().applied
+    applied = c.tick().applied
     rows = sqlite3.connect(tmp_path / "j").execute(
         "SELECT job_id, submit_time, old, new, reason, status, policy FROM change JOIN tick ON tick.id = tick"
     )
@@ -314,7 +314,7 @@ def test_five_thousand_factors_are_taken_back_within_a_minute(lab: Lab, tmp_path
     separate = "".join(f"update JobId={master}_{i} Nice={i % 10}\n" for i in range(5800))
     lab.run("scontrol", stdin=separate, timeout=300)
     c = a_controller(lab, tmp_path / "j", top_jobs=6000, updates_per_tick=6000, policy="lcfs", influence=1.0)
-    c.cycle()
+    c.tick()
     assert sum(bool(j.site_factor) for j in waiting(lab)) >= 5000
     began = time.monotonic()
     done = undo(CliClient(lab.slurm_conf), c.journal)
@@ -329,7 +329,7 @@ def test_the_default_policy_comes_to_rest_on_a_queue_in_which_nothing_happens(la
     c = a_controller(lab, tmp_path / "j", policy="rl:default", updates_per_tick=200, state_dir=str(tmp_path))
     wanted, taus = [], []
     for _ in range(9):
-        wanted.append(c.cycle().wanted)
+        wanted.append(c.tick().wanted)
         jobs = waiting(lab)
         assert c.observed is not None
         view, plan = c.observed

@@ -17,8 +17,8 @@ from unit.live.fake_slurm import FakeSlurm, a_job, a_running_job
 from unit.live.test_measured import a_record
 
 from slurm_rl.config import Config
-from slurm_rl.controller.cycle import Controller
 from slurm_rl.controller.live import ControllerLive, warm_up
+from slurm_rl.controller.tick import Controller
 from slurm_rl.obs.journal import Journal
 from slurm_rl.report.chromium import Page, chromium, find_chromium
 from slurm_rl.serve.run import server
@@ -66,7 +66,7 @@ def address() -> Iterator[str]:
         live = ControllerLive(controller, Journal(config.journal, durable=False))
         live.measurements = MeasuredJobs(config, live.metrics.registry)
         warm_up(live)
-        controller.cycle()
+        controller.tick()
         runner, sockets = server(config, live)
         thread = threading.Thread(target=runner.run, kwargs={"sockets": sockets})
         thread.start()

@@ -1,4 +1,4 @@
-"""A job left for later on a real slurmctld: it waits, starts on the type it waited for, and is released by itself."""
+"""A job deferred on a real slurmctld: it waits, starts on the type it waited for, and is released by itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from slurm_rl.config import Config
-from slurm_rl.controller.cycle import Controller
+from slurm_rl.controller.tick import Controller
 from slurm_rl.controller.undo import undo
 from slurm_rl.lab.lab import Lab
 from slurm_rl.obs.journal import Journal
@@ -30,7 +30,7 @@ def fast_and_slow(session_labs: LabFactory, tmp_path_factory: pytest.TempPathFac
         "a100:4*1,t4:4*1", extra_conf=("SchedulerParameters=bf_continue,bf_interval=2,sched_interval=2",)
     )
     submit(lab, "--gpus=1")
-    a_controller(lab, tmp_path_factory.mktemp("first")).cycle()  # kernels are compiled
+    a_controller(lab, tmp_path_factory.mktemp("first")).tick()  # kernels are compiled
     return lab
 
 
@@ -75,7 +75,7 @@ def test_a_job_waits_for_the_fast_type_and_gets_it(lab: Lab, tmp_path: Path) -> 
         submit(lab, "--gpus=1", "--begin=now+1hour", "--job-name=theirs")
         submit(lab, "--gpus=1", "--deadline=now+11hours", "--job-name=deadline")
         theirs = job_named(lab, "theirs").eligible_time
-        controller.cycle()
+        controller.tick()
     job = job_named(lab, "wait")
     (row,) = controller.journal.deferred().values()
     assert (job.eligible_time, row.awaits) == (row.written, "a100")
@@ -87,10 +87,10 @@ def test_a_job_waits_for_the_fast_type_and_gets_it(lab: Lab, tmp_path: Path) -> 
 
     lab.run("scancel", "--name=fill")
     until(lambda: not any(j.name == "fill" for j in controller.client.snapshot().jobs), "the A100s are free")
-    controller.cycle()
+    controller.tick()
     until(lambda: job_named(lab, "wait").running, "it starts")
     assert job_named(lab, "wait").node_list == ("a100-1",)
-    controller.cycle()
+    controller.tick()
     assert controller.deferring.rates() == {"allocation": 1.0, "success": 1.0}
     assert controller.journal.deferred() == {}
 
@@ -100,7 +100,7 @@ def test_undo_lets_it_start_but_leaves_what_an_operator_set(lab: Lab, tmp_path: 
     with nothing_starts(lab):
         submit(lab, "--gpus=1", "-N1", "--job-name=ours")
         submit(lab, "--gpus=1", "-N1", "--job-name=moved")
-        controller.cycle()
+        controller.tick()
         assert len(controller.journal.deferred()) == 2
         lab.run("scontrol", "update", f"JobId={job_named(lab, 'moved').job_id}", "StartTime=now+2hours")
         moved = job_named(lab, "moved").eligible_time
@@ -115,7 +115,7 @@ def test_slurm_releases_it_when_the_controller_is_dead(lab: Lab, tmp_path: Path)
     with nothing_starts(lab):
         submit(lab, "--gpus=4", "-N1", "--job-name=orphan")
         controller = a_controller(lab, tmp_path, placement_defer=8)
-        controller.cycle()
+        controller.tick()
         (row,) = controller.journal.deferred().values()
         assert row.written <= (job_named(lab, "orphan").submit_time or 0) + 8
         controller.journal.close()

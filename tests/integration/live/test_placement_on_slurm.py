@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from slurm_rl.config import Config
-from slurm_rl.controller.cycle import Controller
+from slurm_rl.controller.tick import Controller
 from slurm_rl.controller.undo import undo
 from slurm_rl.lab.lab import Lab
 from slurm_rl.obs.journal import Journal
@@ -28,7 +28,7 @@ _ROUNDS = "SchedulerParameters=defer,batch_sched_delay=15,sched_interval=120,bf_
 def mixed_lab(session_labs: LabFactory, tmp_path_factory: pytest.TempPathFactory) -> Lab:
     lab = session_labs("a100:4*3,v100:4*3,t4:4*3", extra_conf=(_ROUNDS,))
     submit(lab, "--gpus=1")
-    a_controller(lab, tmp_path_factory.mktemp("first")).cycle()  # kernels are compiled: that takes longer than a round
+    a_controller(lab, tmp_path_factory.mktemp("first")).tick()  # kernels are compiled: that takes longer than a round
     return lab
 
 
@@ -61,7 +61,7 @@ def test_jobs_land_on_the_planned_type_and_others_are_not_harmed(lab: Lab, tmp_p
     bound = {submit(lab, "--gpus=1", "-C", "v100|t4"): ("v100", "t4"), submit(lab, "--gpus=1", "-C", "t4"): ("t4",)}
     free = [submit(lab, f"--gpus={1 + i % 2}", "-N1") for i in range(18)]
     controller = a_controller(lab, tmp_path)
-    controller.cycle()
+    controller.tick()
     steered = {job_id: s.value for (job_id, _), s in controller.journal.steered().items()}
     assert set(steered) <= set(free), "typed and constrained jobs are not steered"
     assert len(steered) >= 15
@@ -77,14 +77,14 @@ def test_jobs_land_on_the_planned_type_and_others_are_not_harmed(lab: Lab, tmp_p
     assert [kind_of(jobs[j]) for j in typed] == ["t4", "a100"]
     assert all(kind_of(jobs[j]) in kinds for j, kinds in bound.items())
     assert {jobs[j].features for j in bound} == {"v100|t4", "t4"}
-    controller.cycle()
+    controller.tick()
     assert controller.journal.steered() == {}, "jobs that run are not ours any more"
 
 
 def test_undo_returns_every_jobs_own_constraint(lab: Lab, tmp_path: Path) -> None:
     own = {submit(lab, "--gpus=1"): "", submit(lab, "--gpus=2"): "", submit(lab, "--gpus=1", "-C", "v100"): "v100"}
     controller = a_controller(lab, tmp_path)
-    controller.cycle()
+    controller.tick()
     before = jobs_of(lab)
     assert {j for j in own if before[j].features != own[j]} == {j for j in own if not own[j]}
     done = undo(CliClient(lab.slurm_conf), controller.journal)
@@ -95,8 +95,8 @@ def test_undo_returns_every_jobs_own_constraint(lab: Lab, tmp_path: Path) -> Non
 def test_a_job_that_does_not_start_gets_its_own_back(lab: Lab, tmp_path: Path) -> None:
     job = submit(lab, "--gpus=1")
     controller = a_controller(lab, tmp_path, placement_ticks=1)
-    controller.cycle()
+    controller.tick()
     assert jobs_of(lab)[job].features == "a100"
-    controller.cycle()
+    controller.tick()
     if jobs_of(lab)[job].pending:
         assert jobs_of(lab)[job].features == ""

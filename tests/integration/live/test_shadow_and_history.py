@@ -11,7 +11,7 @@ import pytest
 
 from slurm_rl.cli import main
 from slurm_rl.config import Config
-from slurm_rl.controller.cycle import Controller
+from slurm_rl.controller.tick import Controller
 from slurm_rl.lab.lab import Lab
 from slurm_rl.obs.journal import Journal
 from slurm_rl.policy.checkpoint import save_model
@@ -35,7 +35,7 @@ def test_shadow_learns_and_its_report_replays_both_ways(
     config = Config(mode="shadow", policy="sjf@user", state_dir=str(tmp_path), slurm_conf=str(slurm.slurm_conf))
     began = time.time()
     shadow = Controller(config, client, Journal(config.journal))
-    shadow.cycle()
+    shadow.tick()
     done = [sbatch(slurm, "long", 9, "--time=60"), *(sbatch(slurm, "quick", 2, "--time=60") for _ in range(3))]
 
     def finished() -> bool:
@@ -50,7 +50,7 @@ def test_shadow_learns_and_its_report_replays_both_ways(
     until(lambda: sum(j.running for j in client.snapshot().jobs) == 2, "the nodes are taken")
     long, quick = sbatch(slurm, "long", 9, "--time=60"), sbatch(slurm, "quick", 2, "--time=60")
     learned = Controller(config, client, Journal(config.journal))
-    learned.cycle()
+    learned.tick()
     assert learned.run_times.seen >= 4
     assert learned.view is not None
     first, second = learned.view.job(quick), learned.view.job(long)

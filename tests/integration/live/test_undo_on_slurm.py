@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from slurm_rl.config import Config
-from slurm_rl.controller.cycle import Controller
+from slurm_rl.controller.tick import Controller
 from slurm_rl.controller.undo import undo
 from slurm_rl.errors import SlurmError
 from slurm_rl.lab import service
@@ -89,7 +89,7 @@ def revealed(lab: Lab, jobs: list[int]) -> dict[int, int]:
 def test_factors_that_slurm_does_not_show_are_taken_back(lab: Lab, journal: Journal, way: str) -> None:
     jobs = [sbatch(lab, minutes=m) for m in (30, 25, 20, 15, 10, 5)]
     c = a_controller(lab, journal)
-    c.cycle()
+    c.tick()
     before = shown(lab)
     assert len([j for j in jobs if before[j]]) >= 5
     hidden(lab, jobs)
@@ -101,13 +101,13 @@ def test_factors_that_slurm_does_not_show_are_taken_back(lab: Lab, journal: Jour
         assert done.acknowledged >= sum(before[j] != 0 for j in jobs[:4])
     else:
         c.command(way, "a test")
-        c.cycle()
+        c.tick()
     assert set(revealed(lab, jobs).values()) == {0}
 
 
 def test_what_somebody_else_set_stays(lab: Lab, journal: Journal) -> None:
     ours, theirs = sbatch(lab, minutes=9), sbatch(lab, minutes=8)
-    a_controller(lab, journal).cycle()
+    a_controller(lab, journal).tick()
     undo(CliClient(lab.slurm_conf), journal)
     lab.run("scontrol", "update", f"JobId={theirs}", "SiteFactor=321")
     lab.run("scontrol", "hold", str(ours))
@@ -127,7 +127,7 @@ def test_a_requeued_job_does_not_come_back_with_a_factor(lab: Lab, journal: Jour
     fill(lab, 4)
     jobs = [sbatch(lab, minutes=m) for m in (20, 10, 5)]
     until(lambda: set(jobs) <= set(shown(lab)), "they wait")
-    a_controller(lab, journal).cycle()
+    a_controller(lab, journal).tick()
     count = sum(shown(lab)[j] != 0 for j in jobs)
     assert count >= 2
     lab.run("scancel", "--name=fill")
@@ -171,7 +171,7 @@ def test_a_job_in_special_exit_is_found(lab: Lab, journal: Journal) -> None:
 def test_a_way_back_that_was_broken_off_is_taken_again(lab: Lab, journal: Journal) -> None:
     """slurmctld stops in the middle of it: nothing is believed to be done, and nothing is forgotten."""
     jobs = [sbatch(lab, minutes=m) for m in (30, 20, 10)]
-    a_controller(lab, journal).cycle()
+    a_controller(lab, journal).tick()
     for job in jobs:
         lab.run("scontrol", "hold", str(job))
     client = CliClient(lab.slurm_conf, timeout=2.0)

@@ -19,7 +19,7 @@ from slurm_rl.policy.checkpoint import MANIFEST, Model, load_model, save_model, 
 from slurm_rl.policy.features import JOB_FEATURES
 from slurm_rl.policy.network import LAYOUT
 from slurm_rl.policy.registry import PolicySpec, in_style, learned
-from slurm_rl.traces.generate import Workload, generate
+from slurm_rl.traces.generate import WorkloadSpec, generate
 from slurm_rl.traces.native import write_native
 from slurm_rl.train.recipe import BOOKING_SIZE, CAP, STYLES
 from slurm_rl_sim.replay import Contender, prepare
@@ -27,8 +27,8 @@ from slurm_rl_sim.simulation import Simulation
 from tests.unit.evaluate.test_paired import ROOT, call
 
 CLUSTER = Cluster("small", (NodeClass(6, "V100", 4, 16, 64.0, "gpu", 1.0),))
-BUSY = generate(Workload(jobs=400, days=2, load=1.2, median_run=1800, seed=3), CLUSTER)
-IDLE = generate(Workload(jobs=300, days=30, load=0.05, seed=3), CLUSTER)
+BUSY = generate(WorkloadSpec(jobs=400, days=2, load=1.2, median_run=1800, seed=3), CLUSTER)
+IDLE = generate(WorkloadSpec(jobs=300, days=30, load=0.05, seed=3), CLUSTER)
 ESTIMATE = JOB_FEATURES.index("estimate")
 
 

@@ -14,7 +14,7 @@ import pytest
 from slurm_rl.cli.app import main
 from slurm_rl.errors import InputError
 from slurm_rl.evaluate.paired import (
-    Standing,
+    PolicyFigures,
     Windows,
     before,
     compare,
@@ -98,8 +98,8 @@ def test_weights_are_tuned_on_what_came_before() -> None:
 
 
 def test_the_gap_to_the_oracle() -> None:
-    def at(policy: str, bsld: float) -> Standing:
-        return Standing(policy, "easy", {"mean_bsld": bsld}, {}, {}, {})
+    def at(policy: str, bsld: float) -> PolicyFigures:
+        return PolicyFigures(policy, "easy", {"mean_bsld": bsld}, {}, {}, {})
 
     standings = [at("multifactor", 100.0), at("rl:x", 10.0), at("sjf@oracle", 1.0)]
     assert gap_closed(standings, "rl:x", "multifactor") == pytest.approx(0.5)

@@ -18,12 +18,12 @@ from slurm_rl.grow.policies import HEURISTICS, AtPlateau, affordable, policy_of
 from slurm_rl.grow.ranking import HINDSIGHT, OTHER_SEEDS, interval, rank
 from slurm_rl.grow.reinforce import Lesson, learn
 from slurm_rl.grow.state import Choice, State, survey
-from slurm_rl.grow.table import Cell, Node, Settings, is_done, load_cells, save_cell, simulate_cell
+from slurm_rl.grow.table import Node, StudySettings, Trainings, is_done, load_cells, save_cell, simulate_cell
 from slurm_rl.grow.tasks import NAMES, data_of, task_of
 from slurm_rl.grow.walk import state_at, walk
 
 WIDEN, DEEPEN = Choice("widen", "0", 8, 2.0, 0), Choice("deepen", "0", 0, 1.5, 0)
-SMALL = Settings(moments=(1.0, 2.0), longest=4.0)
+SMALL = StudySettings(moments=(1.0, 2.0), longest=4.0)
 
 
 def a_state(**changed: Any) -> State:
@@ -31,7 +31,7 @@ def a_state(**changed: Any) -> State:
     return State(**given | changed)
 
 
-def a_cell(task: str, seed: int, gain: float, late: float = 0.0) -> Cell:
+def a_cell(task: str, seed: int, gain: float, late: float = 0.0) -> Trainings:
     """Two moments; growing by choice 1 at the first gains `gain`, and costs `late` under budgets below 10."""
     nodes = {}
     for path in [(), (0,), (1,), (2,), *((a, b) for a in range(3) for b in range(3))]:
@@ -42,7 +42,7 @@ def a_cell(task: str, seed: int, gain: float, late: float = 0.0) -> Cell:
             for t in range(begin + 1, end + 1)
         )
         nodes[path] = Node(path, (1, 2), (WIDEN, DEEPEN), 1.0, points)
-    return Cell(task, seed, (4.0, 8.0), nodes)
+    return Trainings(task, seed, (4.0, 8.0), nodes)
 
 
 def test_no_two_layers_share_an_id_and_the_vocabulary_is_pinned() -> None:
@@ -103,7 +103,7 @@ def test_a_table_has_every_plan_and_no_epoch_ends_after_the_longest_budget(tmp_p
     (read,) = load_cells(tmp_path)
     assert read.outcome((1, 2), 4) == pytest.approx(cell.outcome((1, 2), 4), abs=1e-5)
     assert is_done(file, SMALL)
-    assert not is_done(file, Settings())
+    assert not is_done(file, StudySettings())
     file.write_text(file.read_text()[:50])
     assert not is_done(file, SMALL)
     with pytest.raises(InputError, match="is not an outcome table"):

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from slurm_rl.config import Config
-from slurm_rl.controller.cycle import Controller
 from slurm_rl.controller.live import ControllerLive, warm_up
+from slurm_rl.controller.tick import Controller
 from slurm_rl.obs.journal import Journal
 
 from .fake_slurm import FakeSlurm, a_job, a_running_job
@@ -62,5 +62,5 @@ def slurm() -> FakeSlurm:
 def live(slurm: FakeSlurm, controller: MakeController, journal: Journal) -> ControllerLive:
     made = ControllerLive(controller(slurm), journal)
     warm_up(made)
-    made.controller.cycle()
+    made.controller.tick()
     return made

@@ -10,8 +10,8 @@ import pytest
 
 from slurm_rl.controller.advice import Submission
 from slurm_rl.controller.assign import _inversions, assign
-from slurm_rl.controller.cycle import Controller
-from slurm_rl.controller.policy import load_policy
+from slurm_rl.controller.live_policy import load_policy
+from slurm_rl.controller.tick import Controller
 from slurm_rl.obs.advice import AdviceLog
 from slurm_rl.obs.journal import Journal, JournalError
 from slurm_rl.slurm.model import PriorityWeights
@@ -42,7 +42,7 @@ def test_a_burst_into_an_empty_queue_is_nearly_in_order_before_the_first_tick(
     controller: MakeController, seed: int
 ) -> None:
     c = controller(FakeSlurm(weights=6000))  # Slurm itself gives these jobs nothing: all the room is above
-    c.cycle()
+    c.tick()
     limits = random.Random(seed).sample(range(60, 100_000), 300)
     given = factors(c, limits)
     assert len(given) == 300
@@ -55,7 +55,7 @@ def test_a_burst_into_an_empty_queue_takes_two_ticks_of_writes(controller: MakeC
     slurm = FakeSlurm(weights=1500)
     slurm.weights = PriorityWeights(partition=500, job_size=1000, favor_small=True)
     c = controller(slurm, policy=load_policy("sjf@limit"))
-    c.cycle()
+    c.tick()
     own = round(1000 * (1 - (1 / 2 + 4 / 128) / 2))
     limits = [60 + (i * 7919) % 3000 for i in range(500)]  # the shortest comes first
     given = factors(c, limits)
@@ -71,14 +71,14 @@ def test_no_advice_sinks_a_job_below_what_slurm_gives_it(controller: MakeControl
     """What the waiting jobs have beside their sizes is what a new one can lose."""
     slurm = FakeSlurm(a_job(1, limit=1000, own=700), weights=3000)
     c = controller(slurm, policy=load_policy("sjf@limit"))
-    c.cycle()
+    c.tick()
     given = factors(c, list(range(2000, 2200)))
     assert -700 < min(given) < -500
 
 
 def test_a_run_of_ever_shorter_jobs_finds_room(controller: MakeController) -> None:
     c = controller(FakeSlurm(weights=15_000))
-    c.cycle()
+    c.tick()
     given = factors(c, list(range(100, 0, -1)))
     assert given == sorted(given)
     assert len(set(given)) == 100
@@ -89,7 +89,7 @@ def test_what_slurm_adds_for_a_jobs_size_is_taken_off_its_factor(controller: Mak
     slurm = FakeSlurm(weights=3000)
     slurm.weights = PriorityWeights(partition=2500, job_size=500)
     c = controller(slurm, policy=load_policy("sjf@limit"))
-    c.cycle()
+    c.tick()
     assert c.advisor is not None
     wide = c.advisor.advise(Submission("ann", "", "batch", 16, 8, 900, nodes=2), NOW + 1)
     narrow = c.advisor.advise(Submission("ann", "", "batch", 1, 4, 600), NOW + 1)
@@ -104,17 +104,17 @@ def test_jobs_advised_during_a_tick_stay_in_line(controller: MakeController) -> 
     """They are not in the tick's snapshot yet, but their factors are taken."""
     slurm = FakeSlurm(a_job(1, limit=1000))
     c = controller(slurm)
-    c.cycle()
+    c.tick()
     (first,) = factors(c, [500])
     slurm.now = NOW + 0.5  # the next snapshot was taken before that job came
-    c.cycle()
+    c.tick()
     (second,) = factors(c, [400])
     assert second > first
 
 
 def test_a_policy_that_needs_slurms_own_figures_gives_no_advice(controller: MakeController) -> None:
     c = controller(FakeSlurm(a_job(1)), policy=load_policy("multifactor"))
-    c.cycle()
+    c.tick()
     assert factors(c, [500]) == []
 
 

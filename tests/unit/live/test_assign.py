@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slurm_rl.controller.advice import _Line
 from slurm_rl.controller.assign import _inversions, assign
-from slurm_rl.controller.diff import steady
+from slurm_rl.controller.diff import in_safe_write_order
 from slurm_rl.obs.journal import Change
 
 queues = st.lists(st.tuples(st.integers(300, 700), st.integers(-900, 900)), min_size=1, max_size=40)
@@ -178,7 +178,7 @@ def test_while_changes_are_written_no_more_pairs_go_wrong() -> None:
     for _ in range(4):
         factors = assign(base, site, low, high, 200)
         batch = [(i, Change(i, 0, site[i], factors[i], "")) for i in range(500) if factors[i] != site[i]]
-        for changes, plain in ((batch, True), (steady(batch), False)):
+        for changes, plain in ((batch, True), (in_safe_write_order(batch), False)):
             now, wrong = list(site), _inversions(base, site)
             for at in range(0, len(changes), 20):
                 for i, change in changes[at : at + 20]:

@@ -88,9 +88,9 @@ def test_a_report_shows_both_sides_and_the_change() -> None:
     sides = {"slurm": {"mean_wait": 200.0, "max_wait": 0.0}, "slurm_rl": {"mean_wait": 150.0, "max_wait": 0.0}}
     head = {"from": 0.0, "to": 7200.0, "ticks": 720, "updates": 31, "policy": "sjf@user", "jobs": 12}
     none, some = {"deferrals": 0, "deferred_jobs": 0}, {"deferrals": 5, "deferred_jobs": 2}
-    assert "2 jobs would have been left for later, 5 times in all" in report_text(head | sides | some)
+    assert "2 jobs would have been deferred, 5 times in all" in report_text(head | sides | some)
     text = report_text(head | sides | none)
-    assert "left for later" not in text
+    assert "deferred" not in text
     assert "720 ticks in shadow mode over 2.0 h; 31 updates would have been made" in text
     assert any(row.split()[-3:] == ["200.00", "150.00", "-25.0%"] for row in text.splitlines())
 

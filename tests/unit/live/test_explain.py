@@ -7,17 +7,17 @@ import time
 import numpy as np
 import pytest
 
-from slurm_rl.controller.cycle import Controller
-from slurm_rl.controller.foresee import expected_starts
-from slurm_rl.controller.policy import load_policy
-from slurm_rl.controller.standing import Standing, standing_of
+from slurm_rl.controller.explain.place_in_queue import PlaceInQueue, standing_of
+from slurm_rl.controller.explain.start_forecast import expected_starts
+from slurm_rl.controller.live_policy import load_policy
+from slurm_rl.controller.tick import Controller
 from slurm_rl.decide import Guardrails
 
 from .conftest import MakeController
 from .fake_slurm import NOW, FakeSlurm, a_job, a_running_job
 
 
-def a_standing(c: Controller, job_id: int) -> Standing:
+def a_standing(c: Controller, job_id: int) -> PlaceInQueue:
     assert c.observed is not None
     view, plan = c.observed
     rails = Guardrails(c.config.influence, c.config.starve_age, c.config.starve_factor)
@@ -34,7 +34,7 @@ def a_queue(*jobs: tuple[int, int]) -> FakeSlurm:
 
 def test_features_are_told_by_what_they_do_to_the_place(controller: MakeController) -> None:
     c = controller(a_queue((600, 100), (1200, 100), (2400, 100), (4800, 100), (9600, 100)))
-    c.cycle()
+    c.tick()
     (only,) = a_standing(c, 5).contributions()
     # Under sjf the run time is all: with the median of 2400 s it would stand third, beside job 3, not fifth.
     assert (only.feature, only.value, only.usual) == ("run time", 9600.0, 2400.0)
@@ -46,7 +46,7 @@ def test_the_weightiest_feature_comes_first(controller: MakeController) -> None:
     """It waits forty times as long as the others and wants twice their time: the wait tells."""
     jobs = [(3600, 100 + i) for i in range(1, 9)] + [(7200, 4000)]
     c = controller(a_queue(*jobs), policy=load_policy("sjf-age@limit"))
-    c.cycle()
+    c.tick()
     first, second = a_standing(c, 9).contributions()
     assert (first.feature, second.feature) == ("run time", "wait")
     # With the usual run time: log1p(4000/3600) - log 3600 is the best of all, eight places up.
@@ -57,7 +57,7 @@ def test_the_weightiest_feature_comes_first(controller: MakeController) -> None:
 
 def test_a_shorter_limit_moves_a_job(controller: MakeController) -> None:
     c = controller(a_queue((600, 100), (1200, 100), (2400, 100), (4900, 100), (9600, 100)))
-    c.cycle()
+    c.tick()
     moves = {str(m["what"]): (m["from"], m["rank"]) for m in a_standing(c, 5).moves()}
     # 4800 s would stand before 4900 s; so would 1.2 times what is expected of it, half of its limit: 5760 s would not.
     assert moves == {"a time limit of 80 min instead of 160": (5, 4)}
@@ -65,10 +65,10 @@ def test_a_shorter_limit_moves_a_job(controller: MakeController) -> None:
 
 def test_nothing_of_the_snapshot_is_changed_by_asking(controller: MakeController) -> None:
     c = controller(a_queue((600, 100), (1200, 50), (2400, 10)))
-    c.cycle()
+    c.tick()
     assert c.observed is not None
     world = c.observed[0].snapshot.world
-    before = {name: world[name].tobytes() for name in ("jobs", "live", "shapes", "users")}
+    before = {name: world[name].tobytes() for name in ("jobs", "live", "requests", "users")}
     standing = a_standing(c, 2)
     own = {name: standing.world[name].tobytes() for name in before}
     standing.contributions()
@@ -81,7 +81,7 @@ def test_starts_are_foreseen_one_after_the_other(controller: MakeController) -> 
     """Two nodes of 8 GPUs are held until 7200 - 600 s from now at most; five jobs of 8 GPUs wait."""
     waiting = [a_job(i, limit=3600, gpus=8, waited=1000 - i) for i in range(1, 6)]
     c = controller(FakeSlurm(*waiting, a_running_job(901, "n1"), a_running_job(902, "n2")))
-    c.cycle()
+    c.tick()
     assert c.observed is not None
     view, plan = c.observed
     view.spread[:] = 0.0  # every job runs for as long as is estimated: half of its limit, for want of history
@@ -95,7 +95,7 @@ def test_starts_are_foreseen_one_after_the_other(controller: MakeController) -> 
 def test_the_less_is_known_the_wider_the_range(controller: MakeController) -> None:
     waiting = [a_job(i, limit=36_000, gpus=8, waited=1000 - i) for i in range(1, 21)]
     c = controller(FakeSlurm(*waiting, a_running_job(901, "n1"), a_running_job(902, "n2")))
-    c.cycle()
+    c.tick()
     assert c.observed is not None
     view, plan = c.observed
     widths = []
@@ -110,7 +110,7 @@ def test_the_less_is_known_the_wider_the_range(controller: MakeController) -> No
 
 def test_a_job_that_fits_now_starts_now(controller: MakeController) -> None:
     c = controller(FakeSlurm(a_job(1, gpus=4), a_running_job(901, "n1")))
-    c.cycle()
+    c.tick()
     assert c.view is not None
     row = c.view.job(1)
     assert row is not None
@@ -121,7 +121,7 @@ def test_a_job_that_fits_now_starts_now(controller: MakeController) -> None:
 def test_asking_about_a_job_of_a_long_queue_takes_a_fraction_of_a_requests_time(controller: MakeController) -> None:
     slurm = FakeSlurm(*(a_job(i, limit=60 + i % 5000) for i in range(1, 5001)), a_running_job(9001, "n1"))
     c = controller(slurm)
-    c.cycle()
+    c.tick()
     standing = a_standing(c, 2500)
     standing.contributions()
     began = time.process_time()
@@ -133,6 +133,6 @@ def test_asking_about_a_job_of_a_long_queue_takes_a_fraction_of_a_requests_time(
 @pytest.mark.parametrize("policy", ["fcfs", "smith", "wfp3", "unicef", "edf", "multifactor", "static-priority"])
 def test_every_policy_can_be_asked(controller: MakeController, policy: str) -> None:
     c = controller(a_queue((600, 100), (1200, 50), (2400, 10)), policy=load_policy(policy))
-    c.cycle()
+    c.tick()
     for job_id in (1, 2, 3):
         assert all(np.isfinite(x.score) for x in a_standing(c, job_id).contributions())

@@ -14,7 +14,7 @@ warnings.simplefilter("ignore")
 sys.path.insert(0, sys.argv[1])
 from reference.slurm_model import ModelSlurm
 from slurm_rl.config import Config
-from slurm_rl.controller.cycle import Controller
+from slurm_rl.controller.tick import Controller
 from slurm_rl.controller.undo import undo
 from slurm_rl.obs import journal as journals
 import structlog
@@ -60,7 +60,7 @@ def scenario(slurm, kill, path):
     for i in range(4):
         slurm.submit(limit=600 * (9 - i))
     array = slurm.submit(tasks=3, limit=60)
-    c.cycle()
+    c.tick()
     journal.advise(slurm.now, 0, 333)
     slurm.submit(site=333, held=True)
     slurm.hold(1)
@@ -70,11 +70,11 @@ def scenario(slurm, kill, path):
     slurm.priority(3, 77)
     slurm.submit(limit=30)
     slurm.now += 70
-    c.cycle()
+    c.tick()
     c.command("shadow", "test")
-    c.cycle()
+    c.tick()
     c.command("enforce", "test")
-    c.cycle()
+    c.tick()
     undo(slurm, journal, clock=lambda: slurm.now, sleep=lambda s: None)
     kill.step()
 
@@ -112,7 +112,7 @@ warm = ModelSlurm()
 with journals.Journal(here / "warm.sqlite") as journal:  # kernels are loaded once, before the forks
     warm.submit()
     warm.submit(limit=60)
-    Controller(Config(mode="enforce", policy="sjf@limit"), warm, journal, clock=lambda: warm.now).cycle()
+    Controller(Config(mode="enforce", policy="sjf@limit"), warm, journal, clock=lambda: warm.now).tick()
 at = 1
 while run(at):
     at += 1

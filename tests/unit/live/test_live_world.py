@@ -6,10 +6,10 @@ import msgspec
 import numpy as np
 
 from slurm_rl.controller.estimates import RunTimes
-from slurm_rl.controller.observe import finished_jobs, observe
-from slurm_rl.controller.policy import load_policy
+from slurm_rl.controller.live_policy import load_policy
+from slurm_rl.controller.slurm_snapshot import finished_jobs, observe
 from slurm_rl.decide import Guardrails
-from slurm_rl.place.plan import Planner, Settings
+from slurm_rl.place.plan import Planner, PlannerSettings
 from slurm_rl.place.problem import Weights
 from slurm_rl.slurm.model import HistoryJob, SlurmNode, SlurmPartition
 
@@ -54,7 +54,7 @@ def test_it_knows_which_classes_of_nodes_jobs_may_use() -> None:
     world = view.snapshot.world
     assert world["class_ptr"].tolist() == [0, 2]  # one kind of jobs, on nodes of both classes
     assert sorted(world["class_list"].tolist()) == sorted(np.unique(world["nodes"]["klass"]).tolist())
-    planner = Planner(Settings(weights=Weights(blocked=600.0), seconds=60.0))
+    planner = Planner(PlannerSettings(weights=Weights(blocked=600.0), seconds=60.0))
     plan = policy.plan(view.snapshot, Guardrails(), dict(view.weights), "mip", planner)
     assert [s.job for s in plan.starts] == [0, 1, 2]
 

@@ -45,7 +45,7 @@ def path(controller: MakeController, journal: Journal, tmp_path: Path) -> Iterat
     (shared / "n1.now.json").write_text(json.dumps(now))
     slurm = FakeSlurm(a_job(1, user="root"), SlurmUser=f"me({os.getuid()})")
     live = ControllerLive(controller(slurm), journal)
-    live.controller.cycle()
+    live.controller.tick()
     with tempfile.TemporaryDirectory(prefix="srl-") as directory:
         Path(directory).chmod(0o755)
         where = Path(directory) / "s.sock"

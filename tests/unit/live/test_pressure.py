@@ -30,7 +30,7 @@ def a_row(
 
 
 @dataclass
-class View:
+class LiveQueue:
     rows: list[JobView] = field(default_factory=list)
     time: float = 1000.0
     tick: int = 7
@@ -40,7 +40,7 @@ class View:
 
 
 def test_waits_are_those_of_jobs_like_it() -> None:
-    view: Any = View(
+    view: Any = LiveQueue(
         [
             a_row(1, gpus=1, limit=600, start=1060.0),
             a_row(2, gpus=4, limit=600, start=1500.0),
@@ -78,7 +78,7 @@ def test_the_service_answers_on_its_socket(controller: MakeController, journal: 
                 time.sleep(0.01)
             status, said = ask(where, "GET", "/v1/pressure")
             assert (status, said["detail"]) == (404, "no tick has observed the queue yet")
-            live.controller.cycle()
+            live.controller.tick()
             found = ask_pressure(where, partition="", gpus=1)
             assert found is not None
             assert (found.pending, found.like) == (5, 5)

@@ -17,7 +17,7 @@ import pytest
 from safetensors.numpy import save
 
 from slurm_rl.cli import main
-from slurm_rl.controller.policy import load_policy
+from slurm_rl.controller.live_policy import load_policy
 from slurm_rl.controller.promote import RULES, Promotions, Verdict, judge
 from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.errors import InputError, ModelError
@@ -220,14 +220,14 @@ def test_a_poisoned_model_is_refused_and_the_last_good_one_stays(
     slurm = a_queue()
     c = controller(slurm, state_dir=str(tmp_path), policy=load_policy("rl:current", tmp_path))
     c.config = c.config.__class__(**(settings_of(c) | {"policy": "rl:current"}))
-    c.cycle()
+    c.tick()
     assert slurm.order() == [6, 5, 4, 3, 2, 1]
     # Somebody spoils a promoted model's files and points at it.
     bad = promotions.promote(a_model(tmp_path / "bad", estimate=1))
     poison(bad.path)
     with pytest.raises(ModelError):
         load_model(bad.path)
-    tick = c.cycle()
+    tick = c.tick()
     assert tick.outcome == "done"
     assert c.policy.model == good.digest
     assert slurm.order() == [6, 5, 4, 3, 2, 1]
@@ -251,16 +251,16 @@ def test_a_promoted_model_is_taken_over_at_the_next_tick(
     slurm = a_queue()
     c = controller(slurm, state_dir=str(tmp_path), policy=load_policy("rl:current", tmp_path))
     c.config = c.config.__class__(**(settings_of(c) | {"policy": "rl:current"}))
-    c.cycle()
+    c.tick()
     assert slurm.order() == [6, 5, 4, 3, 2, 1]
     promoted = promotions.promote(a_model(tmp_path / "early", position=-1))
-    c.cycle()
+    c.tick()
     assert slurm.order() == [1, 2, 3, 4, 5, 6]
     with closing(sqlite3.connect(journal.path)) as db:
         rows = db.execute("SELECT DISTINCT policy, model FROM tick ORDER BY id").fetchall()
     assert rows[-1] == (f"rl:{promoted.name}", promoted.digest), "the journal names the model and its hash"
     promotions.rollback()
-    c.cycle()
+    c.tick()
     assert slurm.order() == [6, 5, 4, 3, 2, 1]
 
 
@@ -268,7 +268,7 @@ def test_a_network_that_says_nothing_does_not_pass_the_output_gate(controller: M
     slurm = a_queue()
     a_model(tmp_path / "dull", starve_drain=3.0)
     c = controller(slurm, policy=load_policy(f"rl:{tmp_path}/dull"))
-    tick = c.cycle()
+    tick = c.tick()
     assert (tick.note, tick.applied) == ("fallback", 0)
     assert c.observed is not None
     assert not any(reason.promoted for reason in c.observed[1].reasons)
@@ -276,13 +276,13 @@ def test_a_network_that_says_nothing_does_not_pass_the_output_gate(controller: M
 
 def test_a_networks_queue_can_be_explained_and_joined(controller: MakeController, tmp_path: Path) -> None:
     from slurm_rl.controller.advice import Submission
-    from slurm_rl.controller.standing import standing_of
+    from slurm_rl.controller.explain.place_in_queue import standing_of
     from slurm_rl.decide import Guardrails
 
     slurm = a_queue()
     a_model(tmp_path / "short", estimate=-1)
     c = controller(slurm, policy=load_policy(f"rl:{tmp_path}/short"))
-    c.cycle()
+    c.tick()
     assert c.observed is not None
     standing = standing_of(*c.observed, c.policy, Guardrails(0.5), 1)
     assert standing is not None

@@ -229,7 +229,7 @@ def test_a_munge_credential_shows_ones_own_jobs_and_nothing_else(
     live: ControllerLive, slurm: FakeSlurm, munged: str
 ) -> None:
     slurm.jobs[77] = a_job(77, user="nobody")
-    live.controller.cycle()
+    live.controller.tick()
     with on_tcp(live, munge=True, munge_socket=munged) as port:
 
         def asked(route: str, method: str = "GET", made_for: str = "") -> tuple[int, Any]:
@@ -259,7 +259,7 @@ def test_a_munge_credential_shows_ones_own_jobs_and_nothing_else(
 def test_explain_on_a_login_node(live: ControllerLive, slurm: FakeSlurm, munged: str, tmp_path: Path) -> None:
     """The command itself, as the user `nobody`, who has no unix socket to ask."""
     slurm.jobs |= {77: a_job(77, user="nobody"), 78: a_job(78, user="root")}
-    live.controller.cycle()
+    live.controller.tick()
     with on_tcp(live, munge=True, munge_socket=munged) as port, tempfile.TemporaryDirectory(prefix="srl-") as name:
         Path(name).chmod(0o755)
         config = Path(name) / "c.toml"
@@ -302,7 +302,7 @@ def test_slurm_user_may_use_the_reserved_socket_once_a_tick_has_told_who_it_is(
     live: ControllerLive, slurm: FakeSlurm
 ) -> None:
     slurm.config["SlurmUser"] = "nobody(65534)"
-    live.controller.cycle()
+    live.controller.tick()
     with serving(live) as path:
         own, deadline = reserved_path(path), time.monotonic() + 30
         while not by_nobody(lambda: os.access(own, os.W_OK)):

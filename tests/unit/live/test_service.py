@@ -125,7 +125,7 @@ def test_a_strangers_submission_is_refused_however_it_is_written(path: Path) -> 
 
 def test_in_shadow_mode_there_is_no_advice(path: Path, live: ControllerLive) -> None:
     live.controller.command("shadow", "test")
-    live.controller.cycle()
+    live.controller.tick()
     assert ask(path, "POST", "/v1/submit", JOB) == (200, {})
 
 
@@ -241,7 +241,7 @@ def test_a_stranger_may_not_change_anything(path: Path, live: ControllerLive) ->
 def test_private_data_hides_other_users_jobs(path: Path, live: ControllerLive, slurm: FakeSlurm) -> None:
     slurm.config["PrivateData"] = "jobs,usage"
     slurm.jobs[77] = a_job(77, user="nobody")
-    live.controller.cycle()
+    live.controller.tick()
     said = as_nobody(path, "GET", "/v1/queue")[1]
     assert [j["job_id"] for j in said["jobs"]] == [77]
     assert as_nobody(path, "GET", "/v1/jobs/1/explain")[0] == 404
@@ -282,7 +282,7 @@ def test_rank_is_stateless(path: Path) -> None:
 def test_the_mode_changes_with_the_next_tick(path: Path, live: ControllerLive, slurm: FakeSlurm) -> None:
     assert ask(path, "GET", "/v1/mode") == (200, {"mode": "enforce"})
     assert ask(path, "PUT", "/v1/mode", {"mode": "off"}) == (200, {"mode": "off"})
-    live.controller.cycle()
+    live.controller.tick()
     assert ask(path, "GET", "/v1/mode") == (200, {"mode": "off"})
     assert set(slurm.site_factors().values()) == {0}
     assert ask(path, "PUT", "/v1/mode", {"mode": "on"})[0] == 422
@@ -343,7 +343,7 @@ def test_it_is_not_ready_while_ticks_come_to_nothing(
 
 def test_the_queue_is_searched_where_it_is_whole(path: Path, live: ControllerLive, slurm: FakeSlurm) -> None:
     slurm.jobs |= {i: a_job(i, user="ann" if i == 777 else "root", name=f"n{i}") for i in range(500, 800)}
-    live.controller.cycle()
+    live.controller.tick()
 
     def found(match: str, limit: int = 10) -> tuple[int, list[int]]:
         said = ask(path, "GET", f"/v1/queue?limit={limit}&match={match}")[1]
@@ -405,7 +405,7 @@ def test_warming_up_compiles_whatever_a_tick_and_a_submission_need(live: Control
         return sum(len(k.signatures) for k in kernels.values())
 
     before = compiled()
-    live.controller.cycle()
+    live.controller.tick()
     live.advise(JOB)
     assert compiled() == before
 

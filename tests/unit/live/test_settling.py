@@ -10,7 +10,7 @@ import pytest
 
 from slurm_rl.config import Config
 from slurm_rl.controller.assign import tolerated
-from slurm_rl.controller.cycle import Controller
+from slurm_rl.controller.tick import Controller
 from slurm_rl.obs.journal import Change, Journal
 
 from .fake_slurm import FakeSlurm, a_job, a_running_job
@@ -52,7 +52,7 @@ def test_the_default_policy_settles_within_five_ticks(journal: Journal, seed: in
     c = Controller(config, slurm, journal, clock=lambda: slurm.now)
     wanted, taus = [], []
     for _ in range(15):
-        wanted.append(c.cycle().wanted)
+        wanted.append(c.tick().wanted)
         assert c.observed is not None
         view, plan = c.observed
         taus.append(tau(slurm.order(), [view.jobs[j].job_id for j in plan.order]))

@@ -231,7 +231,7 @@ def test_root_and_the_plugin_are_served_while_a_user_asks_for_everything(
 ) -> None:
     """By counts: every question of theirs is answered, the crowd is turned away."""
     slurm.jobs[77] = a_job(77, user="nobody")
-    live.controller.cycle()
+    live.controller.tick()
     with serving(live) as path:
         with a_crowd(path) as crowd:
             explained = [ask(path, "GET", "/v1/jobs/1/explain", timeout=30)[0] for _ in range(30)]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from slurm_rl.config import Config
-from slurm_rl.controller.cycle import _planner
+from slurm_rl.controller.tick import _planner
 from slurm_rl.errors import EnvironmentMissing
 from slurm_rl.obs.journal import Change, Journal, own_name
 

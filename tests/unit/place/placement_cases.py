@@ -6,18 +6,20 @@ import itertools
 import random
 from collections.abc import Iterator, Mapping
 
-from slurm_rl.place.problem import Ask, Job, NodeKind, Problem, State, Weights
+from slurm_rl.place.problem import Job, NodeKind, NodeState, PlacementProblem, Request, Weights
 
 Named = dict[int, tuple[tuple[int, int], ...]]  # job -> (node, units)
 
 
-def an_ask(gpus: int = 1, *, nodes: int = 0, cpus: int = 0, mem: int = 0, share: int = 0, kinds: object = (0,)) -> Ask:
+def an_ask(
+    gpus: int = 1, *, nodes: int = 0, cpus: int = 0, mem: int = 0, share: int = 0, kinds: object = (0,)
+) -> Request:
     """`gpus` GPUs wherever they are, or, with `nodes`, evenly on so many nodes; cpus and mem of each unit."""
     units, per_node = (nodes, 1) if nodes else (max(gpus, 1), max(gpus, 1))
-    return Ask(units, per_node, cpus, mem, 0 if share else gpus // units, share, frozenset(kinds))  # type: ignore[call-overload]
+    return Request(units, per_node, cpus, mem, 0 if share else gpus // units, share, frozenset(kinds))  # type: ignore[call-overload]
 
 
-def a_problem(seed: int, *, shares: bool = False) -> tuple[Problem, list[State]]:
+def a_problem(seed: int, *, shares: bool = False) -> tuple[PlacementProblem, list[NodeState]]:
     """Up to four jobs on up to four nodes of two types; the nodes as they are, one by one."""
     rng = random.Random(seed)
     kinds = [NodeKind(0, 4), NodeKind(1, rng.choice([2, 4])), NodeKind(0, 2)][: rng.choice([1, 2, 2, 3])]
@@ -29,14 +31,14 @@ def a_problem(seed: int, *, shares: bool = False) -> tuple[Problem, list[State]]
         if shares:
             used = sorted((rng.choice([0, 0, 300, 500, 1000]) for _ in range(kinds[kind].gpus)), reverse=True)
             slots, free = tuple(used), used.count(0)
-        nodes.append(State(kind, free, rng.choice([2, 4, 8]), rng.choice([4, 8]), slots))
+        nodes.append(NodeState(kind, free, rng.choice([2, 4, 8]), rng.choice([4, 8]), slots))
     jobs = []
     for _ in range(rng.randint(1, 4)):
         run = rng.choice([10.0, 100.0, 1000.0])
         wanted = frozenset(rng.sample(range(len(kinds)), rng.randint(1, len(kinds))))
         units, per_node, gpu = rng.choice([(1, 1, 1), (1, 1, 2), (1, 1, 4), (2, 1, 1), (3, 3, 1), (4, 2, 1), (1, 1, 0)])
         share = rng.choice([0, 0, 300, 500]) if shares and units == 1 else 0
-        ask = Ask(
+        ask = Request(
             units,
             per_node,
             rng.choice([0, 1, 2]) or (gpu == 0),
@@ -54,19 +56,21 @@ def a_problem(seed: int, *, shares: bool = False) -> tuple[Problem, list[State]]
     count = {}
     for state in nodes:
         count[state] = count.get(state, 0) + 1
-    return Problem(jobs, kinds, count, weights=weights, mix=mix), nodes
+    return PlacementProblem(jobs, kinds, count, weights=weights, mix=mix), nodes
 
 
-def _in_the_mix(rng: random.Random, kinds: list[NodeKind], *, shares: bool) -> Ask:
+def _in_the_mix(rng: random.Random, kinds: list[NodeKind], *, shares: bool) -> Request:
     wanted = frozenset(rng.sample(range(len(kinds)), rng.randint(1, len(kinds))))
     share = rng.choice([0, 300, 700]) if shares else 0
-    return Ask(1, 1, rng.choice([0, 1, 3]), rng.choice([0, 2]), 0 if share else rng.choice([1, 2, 4]), share, wanted)
+    return Request(
+        1, 1, rng.choice([0, 1, 3]), rng.choice([0, 2]), 0 if share else rng.choice([1, 2, 4]), share, wanted
+    )
 
 
 class Cluster:
     """Named nodes with amounts, written without the code under test: what is free, and GPU by GPU where shared."""
 
-    def __init__(self, nodes: list[State]) -> None:
+    def __init__(self, nodes: list[NodeState]) -> None:
         self.gpu = [s.gpu for s in nodes]
         self.cpu = [s.cpu for s in nodes]
         self.mem = [s.mem for s in nodes]
@@ -78,7 +82,7 @@ class Cluster:
         other.used = [u[:] for u in self.used]
         return other
 
-    def put(self, n: int, ask: Ask, units: int) -> bool:
+    def put(self, n: int, ask: Request, units: int) -> bool:
         """Takes units one by one; False if one finds no room."""
         for _ in range(units):
             if self.cpu[n] < ask.cpu or self.mem[n] < ask.mem:
@@ -105,14 +109,14 @@ class Cluster:
         return True
 
 
-def cost_by_hand(problem: Problem, nodes: list[State], placed: Named) -> float | None:
+def cost_by_hand(problem: PlacementProblem, nodes: list[NodeState], placed: Named) -> float | None:
     """The objective from the named nodes: None if something does not fit."""
     cluster, was = Cluster(nodes), Cluster(nodes)
     total = 0.0
     for rank in sorted(placed):
         job, spots = problem.jobs[rank], placed[rank]
         for n, units in spots:
-            if not cluster.put(n, job.ask, units):
+            if not cluster.put(n, job.request, units):
                 return None
         gpu_type = problem.kinds[nodes[spots[0][0]].kind].gpu_type
         total += job.seconds[gpu_type] + problem.weights.node * (len(spots) - 1) - problem.values[rank]
@@ -123,7 +127,7 @@ def cost_by_hand(problem: Problem, nodes: list[State], placed: Named) -> float |
     return total
 
 
-def blocked(problem: Problem, kind: int, cluster: Cluster, n: int) -> float:
+def blocked(problem: PlacementProblem, kind: int, cluster: Cluster, n: int) -> float:
     """Free GPUs of a named node that the mix cannot use: each request is tried on a copy, GPU by GPU."""
     free = [1000 - u for u in cluster.used[n]] or [1000] * cluster.gpu[n]
     total = 0.0
@@ -136,9 +140,9 @@ def blocked(problem: Problem, kind: int, cluster: Cluster, n: int) -> float:
     return total
 
 
-def ways(problem: Problem, nodes: list[State], job: Job) -> list[tuple[tuple[int, int], ...]]:
+def ways(problem: PlacementProblem, nodes: list[NodeState], job: Job) -> list[tuple[tuple[int, int], ...]]:
     """Every way to put one job on named nodes: on one node, or over several of a type on which none holds it alone."""
-    ask = job.ask
+    ask = job.request
     room = [s.room(ask, ask.units) if s.kind in ask.kinds else 0 for s in nodes]
     found = [((n, ask.units),) for n, s in enumerate(nodes) if s.kind in ask.kinds and ask.per_node >= ask.units]
     for gpu_type in {k.gpu_type for k in problem.kinds}:
@@ -153,7 +157,7 @@ def ways(problem: Problem, nodes: list[State], job: Job) -> list[tuple[tuple[int
     return found
 
 
-def every_placement(problem: Problem, nodes: list[State], must: Mapping[int, object]) -> Iterator[Named]:
+def every_placement(problem: PlacementProblem, nodes: list[NodeState], must: Mapping[int, object]) -> Iterator[Named]:
     """Every placement in which the jobs of `must` are placed and no node serves two jobs of several nodes."""
     options: list[list[tuple[tuple[int, int], ...] | None]] = []
     for rank, job in enumerate(problem.jobs):

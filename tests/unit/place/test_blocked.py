@@ -10,8 +10,8 @@ from slurm_rl.kernel.arrays import NOW, Record
 from slurm_rl.kernel.build import build
 from slurm_rl.kernel.jit import kernel
 from slurm_rl.place.by_gpu_type import blocked
-from slurm_rl.place.plan import Planner, Settings, _Map
-from slurm_rl.place.problem import Problem, Weights
+from slurm_rl.place.plan import Planner, PlannerSettings, _Map
+from slurm_rl.place.problem import PlacementProblem, Weights
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.traces.trace import Trace, make_trace
 from slurm_rl_sim.simulation import Simulation
@@ -38,7 +38,7 @@ def simulated(trace: Trace, cluster: Cluster, weights: Weights) -> Simulation:
         parse_policy("fcfs"),
         backfill="easy",
         placement="mip",
-        planner=Planner(Settings(weights=weights)),
+        planner=Planner(PlannerSettings(weights=weights)),
     )
 
 
@@ -66,11 +66,11 @@ def test_the_placer_counts_what_the_model_counts(shares: bool) -> None:
     while run.to_next_pass():
         run.finish_pass()
         states, members = known.states(world, 0)
-        mix = [(part, known.asks[s]) for part, s in world["mix"].tolist()]
-        problem = Problem([], known.kinds, states, weights=weights, mix=mix)
+        mix = [(part, known.requests[s]) for part, s in world["mix"].tolist()]
+        problem = PlacementProblem([], known.kinds, states, weights=weights, mix=mix)
         for state, nodes in members.items():
-            for s in range(0, len(known.asks), 7):
-                ask = known.asks[s]
+            for s in range(0, len(known.requests), 7):
+                ask = known.requests[s]
                 units = state.room(ask, 1) if state.kind in ask.kinds else 0
                 then = state.after(ask, units) if units else state
                 by_model = problem.blocked(then)

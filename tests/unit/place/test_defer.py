@@ -1,4 +1,4 @@
-"""Leaving jobs for later: what it is measured by, and where it is refused."""
+"""Deferring jobs: what it is measured by, and where it is refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.errors import InputError
 from slurm_rl.place.defer import Deferral
-from slurm_rl.place.plan import Settings
+from slurm_rl.place.plan import PlannerSettings
 from slurm_rl.traces.trace import make_trace
 from slurm_rl_sim.replay import Prepared, Run, parse_contenders, prepare, replay
 
@@ -28,7 +28,7 @@ def a_wait(busy: int) -> Prepared:
 
 
 def deferring(prepared: Prepared, backfill: str = "easy", placement: str = "mip", **rules: float) -> Run:
-    settings = Settings(deferral=Deferral(**rules))  # type: ignore[arg-type]
+    settings = PlannerSettings(deferral=Deferral(**rules))  # type: ignore[arg-type]
     (run,) = replay(prepared, parse_contenders("fcfs", backfill), placement=placement, planning=settings)
     return run
 

@@ -10,7 +10,7 @@ from placement_cases import a_problem, an_ask, cost_by_hand, every_placement
 from slurm_rl.errors import InputError
 from slurm_rl.place.greedy import place_greedily
 from slurm_rl.place.mip import solve
-from slurm_rl.place.problem import Ask, Job, NodeKind, Problem, State, Weights, evaluate, violations
+from slurm_rl.place.problem import Job, NodeKind, NodeState, PlacementProblem, Request, Weights, evaluate, violations
 
 
 @pytest.mark.parametrize("block", range(10))
@@ -40,16 +40,18 @@ def test_the_solver_finds_the_best_of_all_placements(block: int) -> None:
     assert solved > 5, "cases that greedy settles prove little about the solver"
 
 
-def one_type(jobs: list[Job], free: list[int], weights: Weights, mix: list[tuple[float, Ask]] | None = None) -> Problem:
-    nodes: dict[State, int] = {}
+def one_type(
+    jobs: list[Job], free: list[int], weights: Weights, mix: list[tuple[float, Request]] | None = None
+) -> PlacementProblem:
+    nodes: dict[NodeState, int] = {}
     for gpus in free:
-        nodes[State(0, gpus, 0, 0)] = nodes.get(State(0, gpus, 0, 0), 0) + 1
-    return Problem(jobs, [NodeKind(0, 8)], nodes, weights=weights, mix=mix or [])
+        nodes[NodeState(0, gpus, 0, 0)] = nodes.get(NodeState(0, gpus, 0, 0), 0) + 1
+    return PlacementProblem(jobs, [NodeKind(0, 8)], nodes, weights=weights, mix=mix or [])
 
 
 def test_free_gpus_count_as_blocked_exactly_when_the_mix_cannot_use_them() -> None:
     # Half of the mix asks for 8 GPUs on one node, half for one.
-    mix = [(0.5, Ask(1, 1, 0, 0, 8, 0, frozenset([0]))), (0.5, Ask(1, 1, 0, 0, 1, 0, frozenset([0])))]
+    mix = [(0.5, Request(1, 1, 0, 0, 8, 0, frozenset([0]))), (0.5, Request(1, 1, 0, 0, 1, 0, frozenset([0])))]
     weights = Weights(blocked=4.0, node=0)
     # Two jobs of 4 GPUs on empty nodes of 8: together they fill one node, and nothing is blocked.
     problem = one_type([Job(an_ask(4), (10.0,)), Job(an_ask(4), (10.0,))], [8, 8, 8], weights, mix)
@@ -69,24 +71,24 @@ def test_free_gpus_count_as_blocked_exactly_when_the_mix_cannot_use_them() -> No
 
 def test_gpus_without_cpus_are_blocked_and_shares_need_a_gpu_with_room() -> None:
     kinds = [NodeKind(0, 2), NodeKind(1, 2)]
-    mix = [(0.5, Ask(1, 1, 4, 0, 1, 0, frozenset([0]))), (0.5, Ask(1, 1, 0, 0, 0, 600, frozenset([0])))]
-    problem = Problem([], kinds, {}, weights=Weights(blocked=1.0), mix=mix)
-    assert problem.blocked(State(0, 2, 4, 0, (0, 0))) == pytest.approx(0.0)
+    mix = [(0.5, Request(1, 1, 4, 0, 1, 0, frozenset([0]))), (0.5, Request(1, 1, 0, 0, 0, 600, frozenset([0])))]
+    problem = PlacementProblem([], kinds, {}, weights=Weights(blocked=1.0), mix=mix)
+    assert problem.blocked(NodeState(0, 2, 4, 0, (0, 0))) == pytest.approx(0.0)
     # Three CPUs: one GPU of the first request's kind does not fit, so that both are blocked for it.
-    assert problem.blocked(State(0, 2, 3, 0, (0, 0))) == pytest.approx(0.5 * 2)
+    assert problem.blocked(NodeState(0, 2, 3, 0, (0, 0))) == pytest.approx(0.5 * 2)
     # Half a GPU and a whole one: the half is too little for either.
-    assert problem.blocked(State(0, 1, 4, 0, (500, 0))) == pytest.approx(0.5 * 0.5 + 0.5 * 0.5)
+    assert problem.blocked(NodeState(0, 1, 4, 0, (500, 0))) == pytest.approx(0.5 * 0.5 + 0.5 * 0.5)
     # Two halves: neither fits at all.
-    assert problem.blocked(State(0, 0, 4, 0, (500, 500))) == pytest.approx(1.0)
+    assert problem.blocked(NodeState(0, 0, 4, 0, (500, 500))) == pytest.approx(1.0)
     # Nobody in the mix may use the other kind: what is free there is no worse than before.
-    assert problem.blocked(State(1, 1, 0, 0, (500, 0))) == 0.0
+    assert problem.blocked(NodeState(1, 1, 0, 0, (500, 0))) == 0.0
 
 
 def test_greedy_takes_the_last_room_of_a_type_and_the_solver_gives_it_to_whom_it_helps_most() -> None:
     # One GPU of the fast type, one of the slow: the first job gains 10 s by the fast one, the second 1,000 s.
     kinds = [NodeKind(0, 1), NodeKind(1, 1)]
     jobs = [Job(an_ask(1, kinds=(0, 1)), (10.0, 20.0)), Job(an_ask(1, kinds=(0, 1)), (1000.0, 2000.0))]
-    problem = Problem(jobs, kinds, {State(0, 1, 0, 0): 1, State(1, 1, 0, 0): 1}, weights=Weights(0, 0))
+    problem = PlacementProblem(jobs, kinds, {NodeState(0, 1, 0, 0): 1, NodeState(1, 1, 0, 0): 1}, weights=Weights(0, 0))
     assert evaluate(problem, place_greedily(problem)) + sum(problem.values) == pytest.approx(10 + 2000)
     solution = solve(problem)
     assert solution.winner == "cbc"
@@ -98,7 +100,7 @@ def test_a_better_packing_starts_a_job_that_greedy_leaves_out() -> None:
     # 2 GPUs go to the empty node of 4 on the fast type; then the job of 4 that needs that type finds no room.
     kinds = [NodeKind(0, 4), NodeKind(1, 4)]
     jobs = [Job(an_ask(2, kinds=(0, 1)), (10.0, 20.0)), Job(an_ask(4, kinds=(0,)), (10.0, 10.0))]
-    problem = Problem(jobs, kinds, {State(0, 4, 0, 0): 1, State(1, 4, 0, 0): 1}, weights=Weights(0, 0))
+    problem = PlacementProblem(jobs, kinds, {NodeState(0, 4, 0, 0): 1, NodeState(1, 4, 0, 0): 1}, weights=Weights(0, 0))
     assert sorted(place_greedily(problem)) == [0]
     assert sorted(solve(problem).where) == [0, 1]
 
@@ -112,9 +114,13 @@ def test_no_job_that_greedy_starts_loses_its_start() -> None:
 
 def test_a_gang_stays_on_one_type() -> None:
     kinds = [NodeKind(0, 4), NodeKind(1, 4)]
-    problem = Problem([Job(an_ask(8, kinds=(0, 1)), (1.0, 2.0))], kinds, {State(0, 4, 0, 0): 1, State(1, 4, 0, 0): 1})
+    problem = PlacementProblem(
+        [Job(an_ask(8, kinds=(0, 1)), (1.0, 2.0))], kinds, {NodeState(0, 4, 0, 0): 1, NodeState(1, 4, 0, 0): 1}
+    )
     assert solve(problem).where == {}
-    problem = Problem([Job(an_ask(8, kinds=(0, 1)), (1.0, 2.0))], kinds, {State(0, 4, 0, 0): 1, State(1, 4, 0, 0): 2})
+    problem = PlacementProblem(
+        [Job(an_ask(8, kinds=(0, 1)), (1.0, 2.0))], kinds, {NodeState(0, 4, 0, 0): 1, NodeState(1, 4, 0, 0): 2}
+    )
     assert {node[0].kind for node, _ in solve(problem).where[0]} == {1}
 
 
@@ -123,25 +129,28 @@ def test_relabelling_nodes_and_types_changes_nothing(seed: int) -> None:
     problem, nodes = a_problem(seed)
     back = len(problem.kinds) - 1
     kinds = [NodeKind(1 - k.gpu_type, k.gpus) for k in reversed(problem.kinds)]
-    jobs = [Job(j.ask._replace(kinds=frozenset(back - k for k in j.ask.kinds)), j.seconds[::-1]) for j in problem.jobs]
-    count: dict[State, int] = {}
+    jobs = [
+        Job(j.request._replace(kinds=frozenset(back - k for k in j.request.kinds)), j.seconds[::-1])
+        for j in problem.jobs
+    ]
+    count: dict[NodeState, int] = {}
     for state in reversed(nodes):
         moved = state._replace(kind=back - state.kind)
         count[moved] = count.get(moved, 0) + 1
     mix = [(part, a._replace(kinds=frozenset(back - k for k in a.kinds))) for part, a in problem.mix]
-    other = Problem(jobs, kinds, count, weights=problem.weights, mix=mix)
+    other = PlacementProblem(jobs, kinds, count, weights=problem.weights, mix=mix)
     assert solve(other, gap=0.0).cost == pytest.approx(solve(problem, gap=0.0).cost, abs=1e-5)
 
 
-def contested(jobs: int = 12) -> Problem:
+def contested(jobs: int = 12) -> PlacementProblem:
     kinds = [NodeKind(t, 4) for t in range(3)]
-    return Problem(
+    return PlacementProblem(
         [
             Job(an_ask(1 + i % 3, kinds=(0, 1, 2)), (100.0 * (i + 1), 150.0 * (i + 1), 400.0 * (i + 1)))
             for i in range(jobs)
         ],
         kinds,
-        {State(k, free, 0, 0): 1 for k in range(3) for free in (1, 2, 3)},
+        {NodeState(k, free, 0, 0): 1 for k in range(3) for free in (1, 2, 3)},
     )
 
 

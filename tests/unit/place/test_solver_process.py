@@ -14,14 +14,14 @@ from placement_cases import a_problem, an_ask
 from slurm_rl.errors import EnvironmentMissing
 from slurm_rl.place import solver_process
 from slurm_rl.place.mip import solve
-from slurm_rl.place.problem import Job, NodeKind, Problem, State, violations
+from slurm_rl.place.problem import Job, NodeKind, NodeState, PlacementProblem, violations
 from slurm_rl.place.solver_process import SolverProcess
 
 # The first job is worth less on the fast node than the second, which greedy finds taken.
-CONTENDED = Problem(
+CONTENDED = PlacementProblem(
     [Job(an_ask(4, kinds=(0, 1)), (10.0, 12.0)), Job(an_ask(4, kinds=(0, 1)), (10.0, 100.0))],
     [NodeKind(0, 4), NodeKind(1, 4)],
-    {State(0, 4, 8, 8): 1, State(1, 4, 8, 8): 1},
+    {NodeState(0, 4, 8, 8): 1, NodeState(1, 4, 8, 8): 1},
 )
 
 

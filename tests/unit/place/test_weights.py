@@ -10,7 +10,7 @@ import pytest
 from slurm_rl.cli.app import main
 from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.errors import InputError
-from slurm_rl.place.plan import Settings
+from slurm_rl.place.plan import PlannerSettings
 from slurm_rl.place.problem import Weights, parse_weights
 from slurm_rl.traces.trace import make_trace
 from slurm_rl_sim.replay import parse_contenders, prepare, replay
@@ -47,7 +47,7 @@ def energy_and_run_time(energy: float) -> tuple[float, float]:
     )
     trace = make_trace("one job", [0], run_time=[3600], time_limit=[3600], num_gpus=[1.0])
     prepared = prepare(trace, Cluster("two nodes", classes))
-    planning = Settings(weights=Weights(energy=energy))
+    planning = PlannerSettings(weights=Weights(energy=energy))
     (run,) = replay(prepared, parse_contenders("sjf@oracle", "easy"), placement="mip", planning=planning)
     return float(run.metrics["energy_kwh"] or 0.0), float(run.metrics["mean_jct"] or 0.0)
 

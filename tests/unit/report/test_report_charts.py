@@ -10,7 +10,7 @@ from report_cases import Case, a_case
 from slurm_rl.domain.cluster import NodeClass
 from slurm_rl.report import overtime, waits
 from slurm_rl.report.charts import Chart
-from slurm_rl.report.measured import Measured, largest, size_groups
+from slurm_rl.report.measured import Comparison, largest, size_groups
 
 FCFS, SJF = 1, 2  # the place of these replays in `long_before_short`
 
@@ -21,7 +21,7 @@ def by_name(chart: Chart | None, run: int) -> dict[object, float | None]:
 
 
 def test_waits_by_user_size_and_priority(long_before_short: Case) -> None:
-    measured = Measured(*long_before_short)
+    measured = Comparison(*long_before_short)
     user, size, priority = waits.by_user(measured), waits.by_size(measured), waits.by_priority(measured)
     assert by_name(user, FCFS) == {"long": 90, "first": 0, "short": 1080}
     assert by_name(user, SJF) == {"long": 190, "first": 0, "short": 80}
@@ -34,7 +34,7 @@ def test_waits_by_user_size_and_priority(long_before_short: Case) -> None:
 
 def test_what_the_trace_does_not_tell_is_not_plotted() -> None:
     prepared, runs = a_case([a_job(0, 10, gpus=1), a_job(0, 10, gpus=1)], "fcfs")
-    measured = Measured(prepared, runs)
+    measured = Comparison(prepared, runs)
     assert waits.by_user(measured) is None
     assert waits.users(measured) is None
     assert waits.by_priority(measured) is None
@@ -47,7 +47,7 @@ def test_what_the_trace_does_not_tell_is_not_plotted() -> None:
 def test_waits_by_partition_most_jobs_first() -> None:
     cluster = a_cluster(NodeClass(1, gpus=1, partition="a"), NodeClass(1, gpus=1, partition="b"))
     jobs = [a_job(0, 10, gpus=1, partition="a")] + [a_job(0, 10, gpus=1, partition="b") for _ in range(3)]
-    chart = waits.by_partition(Measured(*a_case(jobs, "fcfs", cluster)))
+    chart = waits.by_partition(Comparison(*a_case(jobs, "fcfs", cluster)))
     assert by_name(chart, 0) == {"b": 10, "a": 0}  # 0, 10 and 20 s
     assert chart is not None
     assert chart.counts == [3, 1]
@@ -55,7 +55,7 @@ def test_waits_by_partition_most_jobs_first() -> None:
 
 def test_many_priorities_become_quarters_highest_first() -> None:
     jobs = [a_job(100 * i, 10, gpus=1, priority=i) for i in range(40)]
-    chart = waits.by_priority(Measured(*a_case(jobs, "fcfs")))
+    chart = waits.by_priority(Comparison(*a_case(jobs, "fcfs")))
     assert chart is not None
     assert len(chart.xs) == 4
     assert chart.counts == [10, 10, 10, 10]
@@ -63,7 +63,7 @@ def test_many_priorities_become_quarters_highest_first() -> None:
 
 
 def test_a_distribution_is_the_share_of_jobs_at_or_below(long_before_short: Case) -> None:
-    chart = waits.distribution(Measured(*long_before_short), "wait")
+    chart = waits.distribution(Comparison(*long_before_short), "wait")
     assert chart is not None
     xs, ys = np.array(chart.xs, dtype=float), np.array(chart.panels[0].series[FCFS])
     assert xs[0] == 1
@@ -75,7 +75,7 @@ def test_a_distribution_is_the_share_of_jobs_at_or_below(long_before_short: Case
 
 def test_the_glance_is_a_multiple_of_the_baseline(hetero: Case) -> None:
     prepared, runs = hetero
-    chart = waits.glance(Measured(prepared, runs), 0)
+    chart = waits.glance(Comparison(prepared, runs), 0)
     for run in (0, 1, 2):
         expected = runs[run].metrics["mean_wait"] / runs[0].metrics["mean_wait"]  # type: ignore[operator]
         assert by_name(chart, run)["mean wait"] == pytest.approx(expected)
@@ -85,14 +85,14 @@ def test_sizes_are_powers_of_two() -> None:
     sizes = (0.5, 1, 2, 3, 4, 5, 8, 9)
     cluster = a_cluster(NodeClass(4, gpus=16, cpus=64))
     jobs = [a_job(0, 10, gpus=g) for g in sizes] + [a_job(0, 10)]
-    group, names = size_groups(Measured(*a_case(jobs, "fcfs", cluster)))
+    group, names = size_groups(Comparison(*a_case(jobs, "fcfs", cluster)))
     assert names == ["no GPU", "under 1 GPU", "1 GPU", "2 GPUs", "3–4 GPUs", "5–8 GPUs", "9–16 GPUs"]
     assert group.tolist() == [1, 2, 3, 4, 4, 5, 5, 6, 0]
 
 
 def test_on_a_cluster_without_gpus_sizes_are_cpus() -> None:
     jobs = [a_job(0, 10, cpus=c) for c in (1, 2, 4)]
-    assert size_groups(Measured(*a_case(jobs, "fcfs", a_cluster(1, cpus=8))))[1] == ["1 CPU", "2 CPUs", "3–4 CPUs"]
+    assert size_groups(Comparison(*a_case(jobs, "fcfs", a_cluster(1, cpus=8))))[1] == ["1 CPU", "2 CPUs", "3–4 CPUs"]
 
 
 def test_the_lightest_groups_become_one() -> None:
@@ -103,7 +103,7 @@ def test_the_lightest_groups_become_one() -> None:
 
 def test_queues_and_utilization_add_up_to_the_metrics(hetero: Case) -> None:
     prepared, runs = hetero
-    measured = Measured(prepared, runs)
+    measured = Comparison(prepared, runs)
     queue, utilization = overtime.queue(measured), overtime.utilization(measured)
     assert queue is not None
     assert utilization is not None
@@ -119,14 +119,14 @@ def test_queues_and_utilization_add_up_to_the_metrics(hetero: Case) -> None:
 
 
 def test_queues_are_told_apart_by_the_type_asked_for(hetero: Case) -> None:
-    queue = overtime.queue(Measured(*hetero))
+    queue = overtime.queue(Comparison(*hetero))
     assert queue is not None
     assert {"A100", "T4", "any GPU"} <= {p.name for p in queue.panels}
 
 
 def test_on_a_cluster_without_gpus_there_is_one_queue() -> None:
     jobs = [a_job(0, 100, cpus=1), a_job(0, 100, cpus=1)]
-    measured = Measured(*a_case(jobs, "fcfs", a_cluster(1, cpus=1)))
+    measured = Comparison(*a_case(jobs, "fcfs", a_cluster(1, cpus=1)))
     queue = overtime.queue(measured)
     assert queue is not None
     assert [p.name for p in queue.panels] == ["all jobs"]
@@ -134,7 +134,7 @@ def test_on_a_cluster_without_gpus_there_is_one_queue() -> None:
 
 
 def test_occupancy_of_each_node(long_before_short: Case) -> None:
-    heat = overtime.occupancy(Measured(*long_before_short))
+    heat = overtime.occupancy(Comparison(*long_before_short))
     assert heat is not None
     # First and long hold all four GPUs for 1100 of 1200 s, then short two of them.
     row = heat.cells[FCFS][0].astype(int)
@@ -145,7 +145,7 @@ def test_occupancy_of_each_node(long_before_short: Case) -> None:
 
 def test_a_large_cluster_shares_rows_among_neighbours_of_one_type() -> None:
     cluster = a_cluster(NodeClass(300, gpus=1, gpu_type="A"), NodeClass(50, gpus=1, gpu_type="B"))
-    heat = overtime.occupancy(Measured(*a_case([a_job(0, 10, gpus=350)], "fcfs", cluster)))
+    heat = overtime.occupancy(Comparison(*a_case([a_job(0, 10, gpus=350)], "fcfs", cluster)))
     assert heat is not None
     assert len(heat.rows) <= overtime.NODE_ROWS
     assert [(label, end - first) for label, first, end in heat.groups] == [("A", 100), ("B", 17)]
@@ -158,5 +158,5 @@ def test_only_measured_jobs_count(long_before_short: Case) -> None:
 
     prepared, runs = long_before_short
     only_last = replace(prepared, measured=np.array([False, False, True]))
-    chart = waits.by_user(Measured(only_last, runs))
+    chart = waits.by_user(Comparison(only_last, runs))
     assert by_name(chart, FCFS) == {"short": 1080}

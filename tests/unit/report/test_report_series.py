@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from report_cases import Case
 
-from slurm_rl.report.measured import Measured
+from slurm_rl.report.measured import Comparison
 from slurm_rl.report.series import Grid, fragmentation, integrals
 
 
@@ -40,7 +40,7 @@ def test_nobody_waits_and_nothing_runs() -> None:
 
 def test_over_the_whole_replay_fragmentation_is_the_metric(hetero: Case) -> None:
     prepared, runs = hetero
-    measured = Measured(prepared, runs)
+    measured = Comparison(prepared, runs)
     submit = prepared.trace.submit_time
     for run in runs:
         job, node, amount = measured.amounts(run)

@@ -9,13 +9,13 @@ from builders import a_cluster, a_job
 from report_cases import Case, a_case
 
 from slurm_rl.domain.cluster import NodeClass
-from slurm_rl.report.measured import Measured, size_groups
+from slurm_rl.report.measured import Comparison, size_groups
 from slurm_rl.report.summary import Summary, moved, summarise
 from slurm_rl.traces.trace import Note
 
 
 def summary_of(case: Case) -> Summary:
-    measured = Measured(*case)
+    measured = Comparison(*case)
     return summarise(measured, size_groups(measured))
 
 

@@ -17,7 +17,7 @@ from slurm_rl.report import figures
 from slurm_rl.report.draw import NARROW, WIDE, pictures
 from slurm_rl.report.gather import all_charts
 from slurm_rl.report.image import grey_png
-from slurm_rl.report.measured import Measured
+from slurm_rl.report.measured import Comparison
 from slurm_rl.report.svg import Scale, polyline, text_of, ticks
 from slurm_rl.report.theme import looks
 
@@ -67,7 +67,7 @@ def test_a_png_holds_the_pixels_given() -> None:
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 def test_every_chart_is_drawn_within_its_picture(hetero: Case, width: float) -> None:
-    measured, styles = Measured(*hetero), looks(hetero[1])
+    measured, styles = Comparison(*hetero), looks(hetero[1])
     for chart in all_charts(measured, 0):
         for picture in pictures(chart, styles, width):
             root = ElementTree.fromstring(f"<svg>{picture.body}</svg>")

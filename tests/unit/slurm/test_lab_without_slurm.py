@@ -15,7 +15,7 @@ import pytest
 
 from slurm_rl.errors import EnvironmentMissing, InputError
 from slurm_rl.lab import conf, lab, processes, requirements, service, state
-from slurm_rl.lab.spec import LabSpec, NodeClass, PluginMode, check_directory, parse_nodes
+from slurm_rl.lab.spec import LabNodes, LabSpec, PluginMode, check_directory, parse_nodes
 from slurm_rl.lab.submit import submissions
 from slurm_rl.slurm.release import Release
 from slurm_rl.traces.trace import make_trace
@@ -23,9 +23,9 @@ from slurm_rl.traces.trace import make_trace
 
 def test_nodes_are_declared_with_defaults_by_gpu() -> None:
     assert parse_nodes("a100:8*4, t4:4*2:cpus=32:mem=128,cpu:0*1") == (
-        NodeClass("a100", 8, 4, 64, 524_288),
-        NodeClass("t4", 4, 2, 32, 131_072),
-        NodeClass("cpu", 0, 1, 8, 65_536),
+        LabNodes("a100", 8, 4, 64, 524_288),
+        LabNodes("t4", 4, 2, 32, 131_072),
+        LabNodes("cpu", 0, 1, 8, 65_536),
     )
     assert parse_nodes("A100:1")[0].names() == ["a100-1"]
 

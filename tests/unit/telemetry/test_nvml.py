@@ -11,7 +11,7 @@ import pytest
 from fake_nvml import LOST, MIB, MISMATCH, NO_DRIVER, RESET_REQUIRED, World
 
 from slurm_rl.telemetry.nvml import LONGEST_PAUSE, RESTART_EVERY, Nvml
-from slurm_rl.telemetry.reading import Process
+from slurm_rl.telemetry.reading import GpuProcess
 
 
 class Clock:
@@ -35,7 +35,7 @@ def test_everything_a_gpu_tells_is_read(world: Callable[..., World]) -> None:
     assert (r.util, r.memory_util, r.milliwatts, r.millijoules) == (87, 40, 312_500, 9_000_000_000)
     assert (r.celsius, r.sm_mhz, r.memory_mhz, r.throttle) == (71, 1410, 1593, 0x24)
     assert (r.used_mb, r.total_mb, r.ecc_corrected, r.ecc_uncorrected) == (30_000, 40_960, 7, 1)
-    assert r.processes == (Process(41, 15_000), Process(42, 15_000))
+    assert r.processes == (GpuProcess(41, 15_000), GpuProcess(42, 15_000))
     assert (r.uuid, r.model, r.bus_id) == ("GPU-00000005", "NVIDIA A100-SXM4-40GB", "00000000:06:00.0")
     assert nvml.problem == ""
 
@@ -63,7 +63,7 @@ def test_mig_instances_are_read_each_with_its_memory(world: Callable[..., World]
         (8, "2g.10gb", 2, 0),
         (9, "4g.20gb", 4, 3000),
     ]
-    assert split.processes == (Process(77, 1000, 9),)
+    assert split.processes == (GpuProcess(77, 1000, 9),)
     assert split.util is None  # the driver tells none in MIG mode
 
 

@@ -14,7 +14,7 @@ from slurm_rl.cli.app import main
 from slurm_rl.domain.cluster import Cluster, read_cluster
 from slurm_rl.errors import InputError
 from slurm_rl.traces.arrivals import DAY, HOUR, fitted_rate, rate_of
-from slurm_rl.traces.generate import Workload, generate
+from slurm_rl.traces.generate import WorkloadSpec, generate
 from slurm_rl.traces.like import distances, imitate
 from slurm_rl.traces.native import write_native
 from slurm_rl.traces.read import read_trace
@@ -29,7 +29,7 @@ SHARED = ROOT.parent / "shared" / "traces"
 @pytest.fixture(scope="module")
 def hetero() -> tuple[Trace, Cluster]:
     cluster = nodes(DEFAULT_NODES)
-    return generate(Workload(seed=1), cluster), cluster
+    return generate(WorkloadSpec(seed=1), cluster), cluster
 
 
 class TestHetero:
@@ -66,7 +66,7 @@ class TestHetero:
         assert 0.2 < (trace.deadline >= 0).mean() < 0.4
         assert set(trace.priority.tolist()) == {1.0, 2.0, 3.0}
         assert len(trace.user.names) == 60
-        assert 8 <= len(trace.group.names) <= 10
+        assert 8 <= len(trace.account.names) <= 10
 
     def test_days_and_weeks_have_their_cycle(self, hetero: tuple[Trace, Cluster]) -> None:
         trace, _ = hetero
@@ -90,7 +90,7 @@ class TestHetero:
     def test_the_seed_decides_everything(self, tmp_path: Path) -> None:
         small = nodes("2xV100:4:32:128")
         for name, seed in (("a", 5), ("b", 5), ("c", 6)):
-            write_native(generate(Workload(jobs=500, days=1, seed=seed), small), tmp_path / f"{name}.csv.gz")
+            write_native(generate(WorkloadSpec(jobs=500, days=1, seed=seed), small), tmp_path / f"{name}.csv.gz")
         a, b, c = ((tmp_path / f"{n}.csv.gz").read_bytes() for n in "abc")
         assert a == b
         assert a != c

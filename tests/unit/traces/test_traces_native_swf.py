@@ -45,7 +45,9 @@ class TestNative:
             (3, 5, 7, -1, 0.0, "", 0),
             (4, 10, 60, 120, 2.0, "A100|V100", 1),
         ]
-        assert jobs(trace, "cpus", "mem_gb", "user", "group", "vc", "status", "qos", "priority", "deadline") == [
+        assert jobs(
+            trace, "cpus", "mem_gb", "user", "account", "partition", "status", "qos", "priority", "deadline"
+        ) == [
             (None, None, "", "", "", "", "", None, -1),
             (8.0, 32.5, "ann", "lab", "gpu", "COMPLETED", "high", 2.5, 500),
         ]
@@ -108,7 +110,7 @@ class TestNative:
 
     def test_words_that_pandas_takes_for_nothing_are_names(self, tmp_path: Path) -> None:
         trace = read_trace(a_file(tmp_path, "t.csv", HEADER, "1,0,1,,1,,,,,NA,null,None,nan"))
-        assert jobs(trace, "user", "group", "vc", "status") == [("NA", "null", "None", "nan")]
+        assert jobs(trace, "user", "account", "partition", "status") == [("NA", "null", "None", "nan")]
 
     def test_quotes_commas_and_windows_line_ends(self, tmp_path: Path) -> None:
         path = tmp_path / "t.csv"
@@ -201,7 +203,7 @@ class TestSwf:
             (1, 0, 222, 14400, 80.0, 0.0, 80.0),  # 1 GB a processor
             (2, 1136, 10, -1, 32.0, 0.0, None),
         ]
-        assert jobs(trace, "user", "group", "qos", "vc", "status") == [
+        assert jobs(trace, "user", "account", "qos", "partition", "status") == [
             ("3", "4", "2", "1", "COMPLETED"),
             ("3", "4", "", "", "CANCELLED"),
         ]

@@ -153,11 +153,11 @@ class TestSite:
     def test_anonymised_names_say_nothing(self) -> None:
         trace = history_trace([Row(), Row(job_id=2, display_id="2", user="bob", account="ann")], "site")
         hidden = anonymised(trace, "secret")
-        assert not {"ann", "bob", "lab", "train"} & {*hidden.user.names, *hidden.group.names, *hidden.job_name.names}
-        assert hidden.user.names[0][1:] != hidden.group.names[1][1:]  # both are "ann"
+        assert not {"ann", "bob", "lab", "train"} & {*hidden.user.names, *hidden.account.names, *hidden.job_name.names}
+        assert hidden.user.names[0][1:] != hidden.account.names[1][1:]  # both are "ann"
         assert anonymised(trace, "secret").user.strings() == hidden.user.strings()
         assert anonymised(trace, "other").user.names != hidden.user.names
-        assert hidden.vc.names == ("gpu",)
+        assert hidden.partition.names == ("gpu",)
 
     def test_nothing_ran(self) -> None:
         with pytest.raises(InputError, match="never started"):

@@ -31,7 +31,7 @@ class TestHelios:
             (7, 0, 60, -1, 8.0, 16.0, 1),
             (9, 86400, 3, -1, 0.0, 4.0, 2),
         ]
-        assert jobs(trace, "user", "vc", "job_name", "status") == [
+        assert jobs(trace, "user", "partition", "job_name", "status") == [
             ("uA", "vcX", "train", "COMPLETED"),
             ("uB", "vcY", "eval", "FAILED"),
         ]
@@ -75,12 +75,12 @@ class TestRltune:
         )
         trace = read_trace(path)
         assert trace.meta["format"] == "rltune"
-        assert jobs(trace, "job_id", "submit_time", "run_time", "time_limit", "num_gpus", "gpu_type", "vc") == [
+        assert jobs(trace, "job_id", "submit_time", "run_time", "time_limit", "num_gpus", "gpu_type", "partition") == [
             ("x", 5, 41, 600, 2.0, "", "2"),
             ("bert-2_1", 1432, 41, 600, 16.0, "V100_32GB", "vc3"),
             ("c936", 2693235, 2612, -1, 1.0, "MISC", ""),
         ]
-        assert jobs(trace, "cpus", "mem_gb", "user", "group", "qos", "status") == [
+        assert jobs(trace, "cpus", "mem_gb", "user", "account", "qos", "status") == [
             (8.0, None, "7", "2", "0", "FAILED"),
             (8.0, None, "7", "2", "0", "2"),
             (None, 29.296875, "", "", "0", "COMPLETED"),
@@ -135,7 +135,9 @@ class TestPhilly:
         )
         trace = read_trace(path)
         assert trace.meta["format"] == "philly"
-        assert jobs(trace, "job_id", "submit_time", "run_time", "num_gpus", "num_nodes", "status", "vc", "user") == [
+        assert jobs(
+            trace, "job_id", "submit_time", "run_time", "num_gpus", "num_nodes", "status", "partition", "user"
+        ) == [
             ("a", 0, 3660, 16.0, 2, "COMPLETED", "v1", "u1"),
             ("b", 0, 30, 1.0, 1, "CANCELLED", "v1", "u1"),
         ]

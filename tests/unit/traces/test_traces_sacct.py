@@ -44,9 +44,9 @@ class TestText:
         assert jobs(trace, "job_id", "submit_time", "run_time", "time_limit", "num_gpus", "gpu_type") == [
             (12, 0, 3630, 86400, 2.0, "a100")
         ]
-        assert jobs(trace, "num_nodes", "cpus", "mem_gb", "user", "group", "vc", "qos", "status", "job_name") == [
-            (1, 8.0, 64.0, "ann", "lab", "gpu", "normal", "COMPLETED", "train")
-        ]
+        assert jobs(
+            trace, "num_nodes", "cpus", "mem_gb", "user", "account", "partition", "qos", "status", "job_name"
+        ) == [(1, 8.0, 64.0, "ann", "lab", "gpu", "normal", "COMPLETED", "train")]
         assert trace.priority.tolist() == [1234.0]
 
     def test_a_trailing_bar_and_unix_times(self, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ class TestJson:
     def test_22_05(self, tmp_path: Path) -> None:
         assert self.read(tmp_path, a_json_job(7)) == [(7, 0, 90, 3600, 4.0, "a100", 2, 64.0)]
         assert self.trace.meta["format"] == "sacct-json"
-        assert jobs(self.trace, "user", "group", "vc", "qos", "status", "job_name", "priority", "cpus") == [
+        assert jobs(self.trace, "user", "account", "partition", "qos", "status", "job_name", "priority", "cpus") == [
             ("ann", "lab", "gpu", "normal", "COMPLETED", "train", 77.0, 8.0)
         ]
 

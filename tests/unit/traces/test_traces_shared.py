@@ -59,10 +59,10 @@ def test_swf_and_back(real: Trace, tmp_path: Path) -> None:
     np.testing.assert_allclose(
         real.mem_gb[near], again.mem_gb[near], atol=float(real.cpus[near].max(initial=1)) / 2**20
     )
-    for field in ("user", "group"):
+    for field in ("user", "account"):
         assert _grouping(getattr(real, field)) == _grouping(getattr(again, field))
     if real.name == "pwa_ricc_2010":  # its names are SWF's own numbers
-        for field in ("user", "group", "vc", "status"):
+        for field in ("user", "account", "partition", "status"):
             assert getattr(real, field).strings() == getattr(again, field).strings()
 
 

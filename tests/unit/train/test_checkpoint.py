@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from slurm_rl.controller.policy import load_policy
+from slurm_rl.controller.live_policy import load_policy
 from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.errors import ModelError
 from slurm_rl.kernel.arrays import Array
@@ -23,7 +23,7 @@ from slurm_rl.policy.contract import contract
 from slurm_rl.policy.features import JOB_FEATURES
 from slurm_rl.policy.network import LAYOUT
 from slurm_rl.policy.registry import PolicySpec, booked, parse_policy
-from slurm_rl.traces.generate import Workload, generate
+from slurm_rl.traces.generate import WorkloadSpec, generate
 from slurm_rl_sim.replay import Prepared, prepare
 from slurm_rl_sim.simulation import Simulation
 
@@ -211,9 +211,9 @@ def test_where_nodes_are_booked_and_where_there_are_no_gpus_a_jobs_size_counts_f
     tensors = some_tensors()
     tensors["skip"][JOB_FEATURES.index("size")] -= 20.0
     by_hand = replace(policy, net=flatten(tensors), booking_size=0.0)
-    on_gpus = prepare(generate(Workload(jobs=300, days=1, load=1.3, seed=1), CLUSTER), CLUSTER)
+    on_gpus = prepare(generate(WorkloadSpec(jobs=300, days=1, load=1.3, seed=1), CLUSTER), CLUSTER)
     cpus = Cluster("cpus", (NodeClass(8, cpus=32, mem_gb=128.0),))
-    without = prepare(generate(Workload(jobs=300, days=1, load=1.3, seed=1), cpus), cpus)
+    without = prepare(generate(WorkloadSpec(jobs=300, days=1, load=1.3, seed=1), cpus), cpus)
 
     def starts(spec: PolicySpec, backfill: str, prepared: Prepared = on_gpus) -> Array:
         simulation = Simulation(prepared.workload, prepared.trace.run_time, spec, backfill=backfill)

@@ -110,7 +110,7 @@ def test_an_agent_may_say_not_now_so_often_and_for_so_long_only() -> None:
         assert all(submit[job] <= now < submit[job] + 600 for now in times)
         # Out of the way for half of the time allowed, or until the bound: backfill does not start it either.
         assert live["start"][job] >= min(times[-1] + 300, submit[job] + 600)
-    assert info["metrics"]["completed"] + info["metrics"]["killed"] == 80, "whoever was left for later runs in the end"
+    assert info["metrics"]["completed"] + info["metrics"]["killed"] == 80, "whoever was deferred runs in the end"
 
 
 def test_not_now_needs_rules_that_can_leave_a_job() -> None:

@@ -1,6 +1,6 @@
-"""Leaves a job for later although it fits, by a StartTime that ends by itself; journaled before it is sent.
+"""Defers a job although it fits, by a StartTime that ends by itself; journaled before it is sent.
 
-What the plan puts off gets the second until which it may wait. A job that the plan does not put off any more may start
+A job that the plan defers gets the second until which it may wait. A job that the plan no longer defers may start
 at once again. Whoever else changes a job's start time has the last word: such a job is not touched any more.
 """
 
@@ -13,9 +13,9 @@ import msgspec
 import structlog
 
 from slurm_rl.config import Config
-from slurm_rl.controller.observe import View
-from slurm_rl.controller.placement import steerable
 from slurm_rl.controller.restore import SLACK, key_of, still_ours
+from slurm_rl.controller.slurm_snapshot import LiveQueue
+from slurm_rl.controller.writers.gpu_type import steerable
 from slurm_rl.domain.snapshot import Plan
 from slurm_rl.obs.journal import Deferred, Journal, Key
 from slurm_rl.obs.metrics import Metrics
@@ -27,12 +27,12 @@ log = structlog.get_logger()
 
 
 def rules(config: Config) -> Deferral | None:
-    """How long jobs may be put off, as configured; None: not at all."""
+    """How long jobs may be deferred, as configured; None: not at all."""
     return Deferral(seconds=float(config.placement_defer)) if config.placement_defer else None
 
 
 def deferrable(job: SlurmJob) -> str:
-    """Why a job is not ours to put off; "" if it is."""
+    """Why a job is not ours to defer; "" if it is."""
     if job.eligible_time is None or job.submit_time is None:
         return "Slurm has not looked at it yet"
     if job.eligible_time - job.submit_time > SLACK:
@@ -51,8 +51,8 @@ class Put:
     why: str
 
 
-class Deferring:
-    """Follows jobs that were put off until they start, and counts what it was good for."""
+class StartTimeWriter:
+    """Follows jobs that were deferred until they start, and counts what it was good for."""
 
     def __init__(self, config: Config, journal: Journal, metrics: Metrics) -> None:
         self.follow(config)
@@ -70,7 +70,7 @@ class Deferring:
         self.patience = config.placement_ticks * config.interval
 
     def own(self, state: SlurmState) -> SlurmState:
-        """The state as users made it: jobs that we put off are eligible, with the priority they had."""
+        """The state as users made it: jobs that we deferred are eligible, with the priority they had."""
         rows = self.journal.deferred()
         if not rows:
             return state
@@ -94,11 +94,11 @@ class Deferring:
             return known
         return msgspec.structs.replace(known, site=site, priority=known.priority - known.site + site)
 
-    def wanted(self, view: View, plan: Plan) -> list[Put]:
-        """What to write: start times of jobs to put off, and lifts of those that are put off no more."""
+    def wanted(self, view: LiveQueue, plan: Plan) -> list[Put]:
+        """What to write: start times of jobs to defer, and lifts of those that are no longer deferred."""
         return self._wanted(view, plan, self.journal.deferred())
 
-    def imagine(self, view: View, plan: Plan, tick: int, now: float) -> int:
+    def imagine(self, view: LiveQueue, plan: Plan, tick: int, now: float) -> int:
         """Records what would have been written, each start time once; how many. Slurm is told nothing."""
         waiting = {key_of(j) for j in view.jobs if j.pending}
         self._imagined = {key: row for key, row in self._imagined.items() if key in waiting}
@@ -112,15 +112,15 @@ class Deferring:
             log.info("defer", tick=tick, job=p.job.job_id, until=until, why=p.why, status="shadow")
         return len(made)
 
-    def _wanted(self, view: View, plan: Plan, rows: dict[Key, Deferred]) -> list[Put]:
+    def _wanted(self, view: LiveQueue, plan: Plan, rows: dict[Key, Deferred]) -> list[Put]:
         now = view.now
         waiting = {key_of(j): j for j in view.jobs if j.pending}
-        later = {key_of(view.jobs[d.job]): d for d in plan.later}
+        deferrals = {key_of(view.jobs[d.job]): d for d in plan.deferrals}
         found = []
         for key, old in rows.items():
-            if key in waiting and key not in later and old.lasts(now):
-                found.append(Put(waiting[key], replace(old, written=now, lifted=True), "put off no more"))
-        for key, d in later.items():
+            if key in waiting and key not in deferrals and old.lasts(now):
+                found.append(Put(waiting[key], replace(old, written=now, lifted=True), "no longer deferred"))
+        for key, d in deferrals.items():
             job, row = waiting[key], rows.get(key)
             times = row.times if row is not None else 0
             if row is not None and (row.lasts(now + self.horizon) or row.lasts(d.until - 1)):
@@ -155,7 +155,7 @@ class Deferring:
         return sum(r.applied for r in results)
 
     def settle(self, state: SlurmState, now: float) -> None:
-        """Counts what became of jobs that were put off, and forgets those that wait no more."""
+        """Counts what became of jobs that were deferred, and forgets those that wait no more."""
         rows = self.journal.deferred()
         jobs = {key_of(j): j for j in state.jobs}
         over, late = [], []

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from slurm_rl.controller.observe import View
-from slurm_rl.controller.policy import LivePolicy
-from slurm_rl.domain.snapshot import Later, Plan
+from slurm_rl.controller.live_policy import LivePolicy
+from slurm_rl.controller.slurm_snapshot import LiveQueue
+from slurm_rl.domain.snapshot import Plan, PlannedDeferral
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.obs.queue import JobView
 from slurm_rl.slurm.model import SlurmJob
@@ -24,10 +24,10 @@ _FACTORS = ("age", "assoc", "fairshare", "job_size", "partition", "qos", "tres",
 
 
 @dataclass(frozen=True)
-class TickView:
+class QueueReport:
     """What one tick saw and decided; a tick only keeps it, rows are made by those who ask."""
 
-    view: View
+    view: LiveQueue
     plan: Plan
     wanted: Array
     bound: int
@@ -116,8 +116,8 @@ class TickView:
         return starts
 
     @cached_property
-    def _later(self) -> dict[int, Later]:
-        return {d.job: d for d in self.plan.later}
+    def _deferrals(self) -> dict[int, PlannedDeferral]:
+        return {d.job: d for d in self.plan.deferrals}
 
     def _record(self, position: int) -> SlurmJob:
         order = self.plan.order
@@ -146,10 +146,10 @@ class TickView:
         estimate, spread = float(view.estimate[j]), float(view.spread[j])
         limit = int(view.snapshot.world["jobs"]["limit"][j])
         expected, low, high = (float(t) for t in self._starts[position])
-        why, later = str(replace(reason, rank=rank, of=of)), self._later.get(j)
-        if later is not None:
-            by = time.strftime("%H:%M:%S", time.localtime(later.until))
-            why += f"; left for later, until {by} at most: {view.gpu_types[later.awaits]} is expected"
+        why, deferral = str(replace(reason, rank=rank, of=of)), self._deferrals.get(j)
+        if deferral is not None:
+            by = time.strftime("%H:%M:%S", time.localtime(deferral.until))
+            why += f"; deferred, until {by} at most: {view.gpu_types[deferral.awaits]} is expected"
         return JobView(
             **common,
             time_limit=limit,
@@ -157,7 +157,7 @@ class TickView:
             of=of,
             score=reason.score if math.isfinite(reason.score) else 0.0,
             why=why,
-            deferred_until=later.until if later is not None else None,
+            deferred_until=deferral.until if deferral is not None else None,
             promoted=reason.promoted,
             estimate=estimate,
             estimate_range=(estimate * math.exp(-spread), min(estimate * math.exp(spread), float(limit))),
@@ -167,16 +167,16 @@ class TickView:
         )
 
 
-def _by_work(view: View, plan: Plan) -> Array:
+def _by_work(view: LiveQueue, plan: Plan) -> Array:
     """When each job of the plan's order may start, and the range: now if it fits, else when the work before is done.
 
     The work is that of running jobs and of those before it, on the whole pool. The lower end takes every estimate at
     one deviation less, the upper end every job at its limit.
     """
     world = view.snapshot.world
-    jobs, shapes, pools, live = world["jobs"], world["shapes"], world["pools"], world["live"]
-    volume = shapes["volume"][jobs["request"]]
-    pool_of = shapes["pool"][jobs["request"]]
+    jobs, requests, pools, live = world["jobs"], world["requests"], world["pools"], world["live"]
+    volume = requests["volume"][jobs["request"]]
+    pool_of = requests["pool"][jobs["request"]]
     limit = jobs["limit"].astype(np.float64)
     best = np.minimum(view.estimate * np.exp(-view.spread), limit)
     runs = np.stack([np.minimum(view.estimate, limit), best, limit])

@@ -1,4 +1,4 @@
-"""A job that fits is left for later by a start time that ends by itself, and nobody else's is touched."""
+"""A job that fits is deferred by a start time that ends by itself, and nobody else's is touched."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from slurm_rl.config import Config, load
-from slurm_rl.controller.cycle import Controller
-from slurm_rl.controller.observe import own_priority
-from slurm_rl.controller.placement import key_of
+from slurm_rl.controller.slurm_snapshot import own_priority
+from slurm_rl.controller.tick import Controller
 from slurm_rl.controller.undo import undo
+from slurm_rl.controller.writers.gpu_type import key_of
 from slurm_rl.errors import InputError, SlurmError
 from slurm_rl.obs.journal import Journal
 from slurm_rl.slurm.model import JobUpdate, SlurmJob, UpdateResult, UpdateStatus
@@ -86,46 +86,51 @@ def value(controller: Controller, name: str, **labels: str) -> float | None:
 def test_a_job_waits_for_the_faster_type_and_starts_when_it_is_free(tmp_path: Path) -> None:
     slurm = BusyFast(a_wait(1))
     controller = a_controller(slurm, tmp_path, placement_lever="features")
-    controller.cycle()
+    controller.tick()
     ((job, until),) = slurm.starts()
     assert (job, until > NOW + 300, until <= NOW + 4 * HOUR) == (1, True, True)
     assert controller.view is not None
     row = controller.view.job(1)
     assert row is not None
-    assert row.deferred_until == until, "the queue shows it as ordered, and left for later"
-    assert "left for later" in row.why
+    assert row.deferred_until == until, "the queue shows it as ordered, and deferred"
+    assert "deferred" in row.why
     assert controller.view.deferrals["jobs"] == 1
 
     slurm.now += 10
-    controller.cycle()
+    controller.tick()
     assert len(slurm.starts()) == 1, "what lasts is not written again"
 
     slurm.now += 10
     slurm.free_the_fast()
     slurm.written.clear()
-    controller.cycle()
+    controller.tick()
     own = [(u.features, u.start_at) for u in slurm.written if u.job_id == 1 and u.site_factor is None]
     assert own == [("a100", None), (None, 0)], "the type is told before the job may start"
 
     slurm.start(1, "n1")
     slurm.now += 10
-    controller.cycle()
+    controller.tick()
     assert value(controller, "slurmrl_deferrals_total") == 1
     assert value(controller, "slurmrl_deferred_ended_total", outcome="awaited_type") == 1
     assert value(controller, "slurmrl_deferral_rate", kind="success") == 1.0
-    assert controller.view.deferrals == {"jobs": 0, "made": 1, "allocation_rate": 1.0, "success_rate": 1.0}
+    assert controller.view.deferrals == {
+        "jobs": 0,
+        "made": 1,
+        "allocation_rate": 1.0,
+        "success_rate": 1.0,
+    }
     assert controller.journal.deferred() == {}
 
 
 def test_a_start_on_another_type_and_one_that_does_not_come_count_against_it(tmp_path: Path) -> None:
     slurm = BusyFast(a_wait(1), a_wait(2))
     controller = a_controller(slurm, tmp_path)
-    controller.cycle()
+    controller.tick()
     put_off = dict(slurm.starts())
     assert set(put_off) == {1}, "the second one may not hope for the same GPUs, and takes the T4s"
     slurm.start(1, "n2")
     slurm.now += 10
-    controller.cycle()
+    controller.tick()
     assert value(controller, "slurmrl_deferred_ended_total", outcome="other_type") == 1
     assert controller.deferring.rates() == {"allocation": 1.0, "success": 0.0}
 
@@ -133,13 +138,13 @@ def test_a_start_on_another_type_and_one_that_does_not_come_count_against_it(tmp
 def test_a_job_that_starts_too_late_is_counted_once(tmp_path: Path) -> None:
     slurm = BusyFast(a_wait(1))
     controller = a_controller(slurm, tmp_path)
-    controller.cycle()
+    controller.tick()
     slurm.now += 5 * HOUR  # all of its time is over, and it still waits
-    controller.cycle()
-    controller.cycle()
+    controller.tick()
+    controller.tick()
     assert controller.deferring.rates() == {"allocation": 0.0, "success": 0.0}
     slurm.start(1, "n1")
-    controller.cycle()
+    controller.tick()
     assert value(controller, "slurmrl_deferred_ended_total", outcome="late") == 1
     assert value(controller, "slurmrl_deferred_ended_total", outcome="awaited_type") is None
 
@@ -157,14 +162,14 @@ def test_a_job_that_starts_too_late_is_counted_once(tmp_path: Path) -> None:
 )
 def test_jobs_with_a_say_of_their_own_are_not_put_off(tmp_path: Path, own: dict[str, Any]) -> None:
     slurm = BusyFast(a_wait(1, **own))
-    a_controller(slurm, tmp_path).cycle()
+    a_controller(slurm, tmp_path).tick()
     assert slurm.starts() == []
 
 
 def test_it_is_off_by_default_and_in_shadow_mode(tmp_path: Path) -> None:
     for number, settings in enumerate(({"placement_defer": 0}, {"mode": "shadow"}, {"placement": "best-fit"})):
         slurm = BusyFast(a_wait(1))
-        a_controller(slurm, tmp_path / str(number), **settings).cycle()
+        a_controller(slurm, tmp_path / str(number), **settings).tick()
         assert slurm.starts() == []
 
 
@@ -172,7 +177,7 @@ def test_shadow_mode_records_each_start_time_once_and_writes_none(tmp_path: Path
     slurm = BusyFast(a_wait(1), a_wait(2, gpus=1, limit=60))
     controller = a_controller(slurm, tmp_path, mode="shadow")
     for _ in range(3):
-        controller.cycle()
+        controller.tick()
         slurm.now += 10
     assert slurm.starts() == []
     assert controller.journal.deferred() == {}
@@ -183,7 +188,7 @@ def test_shadow_mode_records_each_start_time_once_and_writes_none(tmp_path: Path
     for _ in range(40):  # the running job is always about to end
         slurm.now += 600
         slurm.change(901, end_time=int(slurm.now) + 600, start_time=int(slurm.now) - 600)
-        controller.cycle()
+        controller.tick()
     times, jobs = controller.journal.shadow_deferred()
     assert 1 <= times <= 8
     assert jobs == 1
@@ -202,7 +207,7 @@ def test_a_jobs_deferrals_are_bounded_in_number_and_time(tmp_path: Path) -> None
     slurm = BusyFast(a_wait(1))
     controller = a_controller(slurm, tmp_path)
     for _ in range(40):  # the running job is always about to end: each time waiting looks right
-        controller.cycle()
+        controller.tick()
         slurm.now += 600
         slurm.change(901, end_time=int(slurm.now) + 600, start_time=int(slurm.now) - 600)
     starts = [at for _, at in slurm.starts() if at]
@@ -214,7 +219,7 @@ def test_a_jobs_deferrals_are_bounded_in_number_and_time(tmp_path: Path) -> None
 def test_it_is_taken_back(tmp_path: Path, way: str) -> None:
     slurm = BusyFast(a_wait(1))
     controller = a_controller(slurm, tmp_path)
-    controller.cycle()
+    controller.tick()
     slurm.written.clear()
     slurm.now += 20
     if way == "undo":
@@ -222,10 +227,10 @@ def test_it_is_taken_back(tmp_path: Path, way: str) -> None:
         assert (done.deferred, done.lifted) == (1, 1)
     elif way == "mode":
         controller.command("shadow", "test")
-        controller.cycle()
+        controller.tick()
     else:
         controller.reconfigure(Config(mode="enforce", policy="fcfs"))
-        controller.cycle()
+        controller.tick()
     assert slurm.starts() == [(1, 0)]
     assert slurm.jobs[1].eligible_time == int(slurm.now)
     if way != "switched off":
@@ -236,7 +241,7 @@ def test_it_is_taken_back(tmp_path: Path, way: str) -> None:
 def test_a_start_time_that_somebody_else_set_stays(tmp_path: Path, way: str) -> None:
     slurm = BusyFast(a_wait(1))
     controller = a_controller(slurm, tmp_path)
-    controller.cycle()
+    controller.tick()
     slurm.written.clear()
     theirs = int(slurm.now) + 99_999
     slurm.change(1, eligible_time=theirs)
@@ -245,7 +250,7 @@ def test_a_start_time_that_somebody_else_set_stays(tmp_path: Path, way: str) -> 
         assert (done.deferred, done.lifted) == (0, 0)
     else:
         slurm.now += 10
-        controller.cycle()
+        controller.tick()
         assert value(controller, "slurmrl_deferred_ended_total", outcome="changed") == 1
     assert slurm.jobs[1].eligible_time == theirs
     assert slurm.starts() == []
@@ -261,27 +266,27 @@ def test_it_is_in_the_journal_before_it_is_sent(tmp_path: Path) -> None:
 
     slurm.on_update = die
     with pytest.raises(SlurmError):
-        controller.cycle()
+        controller.tick()
     (row,) = controller.journal.deferred().values()
     assert (row.awaits, row.times) == ("a100", 1)
     slurm.on_update = lambda updates: None
     slurm.now += 10
-    controller.cycle()  # it had not arrived: the job has its own start time, and is put off anew
-    controller.cycle()
+    controller.tick()  # it had not arrived: the job has its own start time, and is deferred anew
+    controller.tick()
     assert len(slurm.starts()) == 1
 
 
 def test_a_controller_that_is_started_anew_knows_what_it_put_off(tmp_path: Path) -> None:
     slurm = BusyFast(a_wait(1, site=77))
     first = a_controller(slurm, tmp_path)
-    first.cycle()
+    first.tick()
     slurm.now += 10
     slurm.written.clear()
     second = Controller(first.config, slurm, first.journal, clock=lambda: slurm.now, holder=first.holder)
-    second.cycle()
-    assert slurm.starts() == [], "it is still put off, and nothing is to be written"
+    second.tick()
+    assert slurm.starts() == [], "it is still deferred, and nothing is to be written"
     slurm.free_the_fast()
-    second.cycle()
+    second.tick()
     assert slurm.starts() == [(1, 0)]
 
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from slurm_rl.config import Config
-from slurm_rl.controller.cycle import Controller
+from slurm_rl.controller.tick import Controller
 from slurm_rl.controller.undo import undo
 from slurm_rl.errors import InputError
 from slurm_rl.obs.journal import Journal, Steered
@@ -67,7 +67,7 @@ def a_controller(slurm: FakeSlurm, folder: Path, **settings: Any) -> Controller:
 
 def test_a_job_of_any_type_gets_the_feature_of_the_planned_one(tmp_path: Path) -> None:
     slurm = MixedSlurm(a_job(1, gpus=4), a_job(2, gpus=8))
-    a_controller(slurm, tmp_path).cycle()
+    a_controller(slurm, tmp_path).tick()
     assert slurm.features() == {1: "a100", 2: "t4"}  # job 1 is first in order, and an A100 is faster
 
 
@@ -80,7 +80,7 @@ def test_typed_and_constrained_jobs_are_left_as_they_are(tmp_path: Path) -> None
         a_job(5, gpus=1, prefer="t4"),
         a_job(6, gpus=1, features="ssd"),
     )
-    a_controller(slurm, tmp_path).cycle()
+    a_controller(slurm, tmp_path).tick()
     assert slurm.features() == {1: "t4|a100", 2: "", 3: "", 4: "", 5: "", 6: "ssd"}
 
 
@@ -89,7 +89,7 @@ def test_a_job_that_does_not_start_gets_its_own_back_after_some_ticks(tmp_path: 
     controller = a_controller(slurm, tmp_path, placement_ticks=3)
     seen = []
     for _ in range(5):
-        controller.cycle()
+        controller.tick()
         seen.append(slurm.features()[1])
         slurm.now += 10
     assert seen == ["a100", "a100", "a100", "", ""]
@@ -99,9 +99,9 @@ def test_a_job_that_does_not_start_gets_its_own_back_after_some_ticks(tmp_path: 
 def test_a_started_job_is_forgotten(tmp_path: Path) -> None:
     slurm = MixedSlurm(a_job(1, gpus=4))
     controller = a_controller(slurm, tmp_path)
-    controller.cycle()
+    controller.tick()
     slurm.start(1, "n1")
-    controller.cycle()
+    controller.tick()
     assert controller.journal.steered() == {}
     assert slurm.features() == {1: "a100"}
 
@@ -110,18 +110,18 @@ def test_the_plan_follows_what_is_free(tmp_path: Path) -> None:
     # The feature of the last tick is ours, not the user's: when the A100s are taken, the job goes to the T4s.
     slurm = MixedSlurm(a_job(1, gpus=8))
     controller = a_controller(slurm, tmp_path)
-    controller.cycle()
+    controller.tick()
     assert slurm.features() == {1: "a100"}
     slurm.jobs[9] = a_running_job(9, "n1")
     slurm.nodes = (msgspec.structs.replace(slurm.nodes[0], gpus_allocated={"a100": 8}), slurm.nodes[1])
-    controller.cycle()
+    controller.tick()
     assert slurm.features()[1] == "t4"
 
 
 def test_undo_returns_every_jobs_own(tmp_path: Path) -> None:
     slurm = MixedSlurm(a_job(1, gpus=4), a_job(2, gpus=8))
     controller = a_controller(slurm, tmp_path)
-    controller.cycle()
+    controller.tick()
     done = undo(slurm, controller.journal, clock=lambda: slurm.now)
     assert (done.steered, done.freed) == (2, 2)
     assert slurm.features() == {1: "", 2: ""}
@@ -131,16 +131,16 @@ def test_undo_returns_every_jobs_own(tmp_path: Path) -> None:
 def test_leaving_enforce_mode_returns_them_too(tmp_path: Path) -> None:
     slurm = MixedSlurm(a_job(1, gpus=4))
     controller = a_controller(slurm, tmp_path)
-    controller.cycle()
+    controller.tick()
     controller.command("shadow", "test")
-    controller.cycle()
+    controller.tick()
     assert slurm.features() == {1: ""}
 
 
 def test_a_constraint_that_somebody_else_wrote_meanwhile_stays(tmp_path: Path) -> None:
     slurm = MixedSlurm(a_job(1, gpus=4))
     controller = a_controller(slurm, tmp_path)
-    controller.cycle()
+    controller.tick()
     slurm.jobs[1] = msgspec.structs.replace(slurm.jobs[1], features="ssd")
     undo(slurm, controller.journal, clock=lambda: slurm.now)
     assert slurm.features() == {1: "ssd"}
@@ -148,23 +148,23 @@ def test_a_constraint_that_somebody_else_wrote_meanwhile_stays(tmp_path: Path) -
 
 def test_the_wish_keeps_the_users_constraint_and_needs_a_sound_release(tmp_path: Path) -> None:
     slurm = MixedSlurm(a_job(1, gpus=4, features="ssd"))
-    a_controller(slurm, tmp_path, placement_lever="prefer").cycle()
+    a_controller(slurm, tmp_path, placement_lever="prefer").tick()
     assert slurm.jobs[1].prefer == "", "22.05.8 would drop the constraint"
     slurm.release = Release(25, 5, 0)
-    a_controller(slurm, tmp_path / "b", placement_lever="prefer").cycle()
+    a_controller(slurm, tmp_path / "b", placement_lever="prefer").tick()
     assert (slurm.jobs[1].prefer, slurm.jobs[1].features) == ("(ssd)&a100", "ssd")
 
 
 def test_without_the_features_nothing_is_written(tmp_path: Path) -> None:
     slurm = MixedSlurm(a_job(1, gpus=4), features=False)
-    a_controller(slurm, tmp_path).cycle()
+    a_controller(slurm, tmp_path).tick()
     assert slurm.features() == {1: ""}
 
 
 def test_shadow_and_off_write_no_feature(tmp_path: Path) -> None:
     for settings in ({"mode": "shadow"}, {"placement_lever": "off"}):
         slurm = MixedSlurm(a_job(1, gpus=4))
-        a_controller(slurm, tmp_path, **settings).cycle()
+        a_controller(slurm, tmp_path, **settings).tick()
         assert slurm.features() == {1: ""}
 
 
@@ -216,7 +216,7 @@ def test_weights_come_from_the_configuration_and_wrong_ones_change_nothing(tmp_p
     with pytest.raises(InputError, match="placement_weights: unknown weight 'enrgy'"):
         controller.reconfigure(replace(before, placement_weights="enrgy=1"))
     assert controller.config is before
-    controller.cycle()
+    controller.tick()
     assert controller.observed is not None
     nodes = controller.observed[0].snapshot.world["nodes"]
     assert len({round(watts) for watts in nodes["watts"].tolist()}) > 1, "GPU types draw different power"

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_rl.controller.observe import View
-from slurm_rl.controller.policy import LivePolicy
+from slurm_rl.controller.live_policy import LivePolicy
 from slurm_rl.controller.scores import score_again
+from slurm_rl.controller.slurm_snapshot import LiveQueue
 from slurm_rl.decide import Guardrails
 from slurm_rl.domain.snapshot import Plan, Snapshot
 from slurm_rl.kernel.tables import World
@@ -32,14 +32,14 @@ class Contribution:
     places: int  # how many places it lifts the job; negative: it costs them
 
 
-class Standing:
+class PlaceInQueue:
     """One job among those it competes with; asks the policy about variants of it, on a copy of the snapshot."""
 
-    def __init__(self, view: View, plan: Plan, policy: LivePolicy, guardrails: Guardrails, job: int) -> None:
+    def __init__(self, view: LiveQueue, plan: Plan, policy: LivePolicy, guardrails: Guardrails, job: int) -> None:
         self.view, self.policy, self.guardrails, self.job = view, policy, guardrails, job
         self.world: World = view.snapshot.world.copy()
         # A place of its own in the tables, so that a change of its request or its user's share is its alone.
-        for table, column in (("shapes", "request"), ("users", "user")):
+        for table, column in (("requests", "request"), ("users", "user")):
             rows, at = self.world[table], self.world["jobs"][column][job]
             self.world[table] = np.concatenate([rows, rows[at : at + 1]])
             self.world["jobs"][column][job] = len(rows)
@@ -58,14 +58,14 @@ class Standing:
         Places are by the policy's own order, before Slurm's factors and the bound on our influence.
         """
         view, world, j = self.view, self.world, self.job
-        jobs, live, shapes = world["jobs"], world["live"], world["shapes"]
+        jobs, live, requests = world["jobs"], world["live"], world["requests"]
         rows = self.mine
-        volume = shapes["volume"][jobs["request"][rows]]
+        volume = requests["volume"][jobs["request"][rows]]
         waited = view.now - jobs["submit"][rows].astype(float)
         changes = [
             ("wait", view.now - float(jobs["submit"][j]), waited),
             ("run time", float(live["expected"][j]), live["expected"][rows]),
-            ("size", float(shapes["volume"][jobs["request"][j]]), volume),
+            ("size", float(requests["volume"][jobs["request"][j]]), volume),
         ]
         if self.policy.spec.code == STATIC_PRIORITY:
             changes = [("priority", float(jobs["priority"][j]), jobs["priority"][rows])]
@@ -99,7 +99,7 @@ class Standing:
                     self._ask(found, f"a time limit of {max(shorter // 60, 1)} min instead of {limit // 60}")
         with self._put_back():
             row = self.world["jobs"]["request"][j]
-            self._set("size", float(self.world["shapes"]["volume"][row]) / 2)
+            self._set("size", float(self.world["requests"]["volume"][row]) / 2)
             self._ask(found, "half of the GPUs (or CPUs)")
         self._ask(found, "another hour of waiting, others likewise", later=_HOUR)
         return found
@@ -119,9 +119,9 @@ class Standing:
                 live["expected"][j] = value
                 live["inverse"][j] = 1.0 / value
         elif name == "size":
-            shape, row = self.world["shapes"], jobs["request"][j]
-            shape["units"][row] = max(round(shape["units"][row] * value / shape["volume"][row]), 1)
-            shape["volume"][row] = value
+            request, row = self.world["requests"], jobs["request"][j]
+            request["units"][row] = max(round(request["units"][row] * value / request["volume"][row]), 1)
+            request["volume"][row] = value
         elif name == "fairshare":
             self.world["users"]["fairshare"][jobs["user"][j]] = value
         else:
@@ -131,7 +131,12 @@ class Standing:
     def _put_back(self) -> Iterator[None]:
         """Undoes what `_set` did."""
         j, world = self.job, self.world
-        rows = [("jobs", j), ("live", j), ("shapes", world["jobs"]["request"][j]), ("users", world["jobs"]["user"][j])]
+        rows = [
+            ("jobs", j),
+            ("live", j),
+            ("requests", world["jobs"]["request"][j]),
+            ("users", world["jobs"]["user"][j]),
+        ]
         kept = [(table, at, world[table][at].copy()) for table, at in rows]
         try:
             yield
@@ -169,10 +174,12 @@ class Standing:
         return len(self._others) - int(np.searchsorted(self._others, score, side="right")) + 1
 
 
-def standing_of(view: View, plan: Plan, policy: LivePolicy, guardrails: Guardrails, job_id: int) -> Standing | None:
+def standing_of(
+    view: LiveQueue, plan: Plan, policy: LivePolicy, guardrails: Guardrails, job_id: int
+) -> PlaceInQueue | None:
     """None for a job that is not in the plan's order."""
     j = next((i for i in plan.order if view.jobs[i].job_id == job_id), None)
-    return None if j is None else Standing(view, plan, policy, guardrails, j)
+    return None if j is None else PlaceInQueue(view, plan, policy, guardrails, j)
 
 
 def _finite(value: float) -> float:

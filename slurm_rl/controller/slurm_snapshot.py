@@ -32,7 +32,7 @@ _NONE = LeaveAlone()
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class LiveQueue:
     """A snapshot, and for each of its jobs (by index) Slurm's own record and figures."""
 
     state: SlurmState
@@ -60,7 +60,7 @@ def observe(
     policy: PolicySpec,
     speeds: SpeedMatrix | None = None,
     leave_alone: LeaveAlone = _NONE,
-) -> View:
+) -> LiveQueue:
     """Everything `decide` needs, from one answer of Slurm."""
     now = int(state.taken)
     cluster, members = _cluster(state.nodes, state.cluster, speeds or SpeedMatrix({}))
@@ -81,7 +81,7 @@ def observe(
     requests = _requests(jobs, state, now)
     workload = build(requests, cluster, learn=False, speeds=_own_speeds(jobs, speeds))
     pending = np.flatnonzero(np.array([j.pending for j in jobs], dtype=bool))
-    volume = workload.shapes["volume"][workload.jobs["request"]] if jobs else np.zeros(0)
+    volume = workload.requests["volume"][workload.jobs["request"]] if jobs else np.zeros(0)
     for i, j in enumerate(jobs):
         groups = run_times.groups_of(j.user, j.name, float(volume[i]), j.gpu_count > 0, int(requests.limit[i]))
         workload.jobs["group"][i] = groups
@@ -97,8 +97,8 @@ def observe(
         world["live"]["spread"] = 0.0
     tiers = {p.name: p.priority_tier for p in state.partitions}
     tier = np.array([tiers.get(j.partitions[0], 1) for j in jobs], dtype=np.int64)
-    pool = workload.shapes["pool"][workload.jobs["request"]] if jobs else np.zeros(0, dtype=np.int64)
-    return View(
+    pool = workload.requests["pool"][workload.jobs["request"]] if jobs else np.zeros(0, dtype=np.int64)
+    return LiveQueue(
         state=state,
         snapshot=Snapshot(now, world, pending),
         jobs=tuple(jobs),
@@ -325,7 +325,7 @@ def _hold_running(world: World, wl: Workload, jobs: list[SlurmJob], members: lis
         if not job.running:
             continue
         row = int(wl.jobs["request"][i])
-        units, pool = int(wl.shapes["units"][row]), int(wl.shapes["pool"][row])
+        units, pool = int(wl.requests["units"][row]), int(wl.requests["pool"][row])
         held = [index[name] for name in job.node_list if name in index][:units]
         if not held or spare + len(held) >= len(entries):
             continue
@@ -338,8 +338,8 @@ def _hold_running(world: World, wl: Workload, jobs: list[SlurmJob], members: lis
         end = job.end_time or (job.start_time or now) + int(wl.jobs["limit"][i])
         live["expected_end"][i] = max(end, now + 1)
         ends[pool].append((int(live["expected_end"][i]), i))
-        world["users"]["rate"][wl.jobs["user"][i]] += wl.shapes["volume"][row]
-        world["accounts"]["rate"][wl.jobs["account"][i]] += wl.shapes["volume"][row]
+        world["users"]["rate"][wl.jobs["user"][i]] += wl.requests["volume"][row]
+        world["accounts"]["rate"][wl.jobs["account"][i]] += wl.requests["volume"][row]
     entries["next"][0] = spare if spare < len(entries) else 0
     for pool, running in enumerate(ends):
         first = int(pools["first_job"][pool])

@@ -16,25 +16,25 @@ import structlog
 
 from slurm_rl.config import Config
 from slurm_rl.controller.advice import Advisor
-from slurm_rl.controller.budget import Budget
-from slurm_rl.controller.deferring import Deferring, rules
-from slurm_rl.controller.diff import changes, steady, wanted_factors
+from slurm_rl.controller.budget import WriteBudget
+from slurm_rl.controller.diff import changes, in_safe_write_order, wanted_factors
 from slurm_rl.controller.estimates import RunTimes
-from slurm_rl.controller.foresee import expected_starts
-from slurm_rl.controller.observe import View, finished_jobs, observe
+from slurm_rl.controller.explain.queue_report import QueueReport
+from slurm_rl.controller.explain.start_forecast import expected_starts
+from slurm_rl.controller.live_policy import LivePolicy, load_policy
 from slurm_rl.controller.ours import advised, at_zero, given_unseen, rows_of, shown, to_clear
-from slurm_rl.controller.placement import Steering, given_speeds, ran_on
-from slurm_rl.controller.policy import LivePolicy, load_policy
 from slurm_rl.controller.promote import CURRENT, Promotions
+from slurm_rl.controller.slurm_snapshot import LiveQueue, finished_jobs, observe
 from slurm_rl.controller.undo import min_job_age, undo
-from slurm_rl.controller.view import TickView
+from slurm_rl.controller.writers.gpu_type import GpuTypeWriter, given_speeds, ran_on
+from slurm_rl.controller.writers.start_time import StartTimeWriter, rules
 from slurm_rl.decide import Guardrails
 from slurm_rl.domain.snapshot import Plan
 from slurm_rl.errors import EnvironmentMissing, SlurmError, SlurmRlError
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.obs.journal import Change, Journal, JournalError, Key, LostLease, own_name
 from slurm_rl.obs.metrics import Metrics
-from slurm_rl.place.plan import Planner, Settings
+from slurm_rl.place.plan import Planner, PlannerSettings
 from slurm_rl.place.problem import parse_weights
 from slurm_rl.place.speed import Ran, learn_speeds
 from slurm_rl.slurm.client import SlurmClient
@@ -59,7 +59,7 @@ class ReadsSiteFactors(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class TickOutcome:
     """What one cycle came to."""
 
     outcome: str  # done, off, standby
@@ -77,7 +77,7 @@ def _planner(config: Config) -> Planner:
             'placement = "mip" needs python-mip, which is not installed: pip install "slurm-rl[mip]", or choose another'
         )
     weights = parse_weights(config.placement_weights, "placement_weights")
-    return Planner(Settings(weights=weights, deferral=rules(config)))
+    return Planner(PlannerSettings(weights=weights, deferral=rules(config)))
 
 
 class Controller:
@@ -103,15 +103,15 @@ class Controller:
         self.policy = policy or load_policy(config.policy, Path(config.state_dir))
         self.clock = clock
         self.holder = holder or own_name()
-        self.budget = Budget(config)
+        self.budget = WriteBudget(config)
         self.planner = _planner(config)
         self.speeds = given_speeds(config)
         self._ran: list[Ran] = []  # on which GPU types finished jobs ran, where speeds are learned
-        self.steering = Steering(config, journal)
-        self.deferring = Deferring(config, journal, self.metrics)
+        self.steering = GpuTypeWriter(config, journal)
+        self.deferring = StartTimeWriter(config, journal, self.metrics)
         self.run_times = RunTimes()
-        self.view: TickView | None = None  # of the last tick, for the service; replaced as a whole
-        self.observed: tuple[View, Plan] | None = None
+        self.view: QueueReport | None = None  # of the last tick, for the service; replaced as a whole
+        self.observed: tuple[LiveQueue, Plan] | None = None
         self.advisor: Advisor | None = None
         self.heartbeat = clock()
         self.trouble = ""  # why the last tick came to nothing
@@ -133,7 +133,7 @@ class Controller:
     def mode(self) -> str:
         return self._mode
 
-    def cycle(self) -> Tick:
+    def tick(self) -> TickOutcome:
         """One tick. Whatever it raises, it has written nothing that is not in the journal."""
         # 1. Who leads, and in which mode?
         mode = self._obey()
@@ -141,7 +141,7 @@ class Controller:
         if mode != "enforce" and self._something_left():
             self._take_back()
         if mode == "off":
-            return Tick("off", mode)
+            return TickOutcome("off", mode)
         token = self._lead() if mode == "enforce" else 0
 
         # 2. Observe: Slurm's queue, nodes and factors, and what finished jobs teach.
@@ -176,14 +176,14 @@ class Controller:
 
         # 5. Journal and apply, within the budget; or, in shadow mode, only record.
         began = time.perf_counter()
-        batch = [(view.jobs[j], c) for j, c in steady(difference)]
+        batch = [(view.jobs[j], c) for j, c in in_safe_write_order(difference)]
         applied = 0
         if mode == "shadow":
             self._record_shadow(number, [c for _, c in batch[: self.budget.per_tick]])
             made = self.deferring.imagine(view, plan, number, self.clock())
             self.metrics.updates.labels("shadow").inc(made)
         elif token is None:
-            return Tick("standby", mode, len(plan.order), len(difference), 0, drifted, note)
+            return TickOutcome("standby", mode, len(plan.order), len(difference), 0, drifted, note)
         else:
             self._adopt(state)
             batch = [*self._to_clear(view), *batch][: self.budget.per_tick]
@@ -201,9 +201,9 @@ class Controller:
             self.view = replace(self.view, foreseen=expected_starts(view, plan), deferrals=deferrals)
         self._phase("foresee", began)
         self._count(view, plan, len(difference) - applied if mode == "enforce" else len(difference))
-        return Tick("done", mode, len(plan.order), len(difference), applied, drifted, note)
+        return TickOutcome("done", mode, len(plan.order), len(difference), applied, drifted, note)
 
-    def _steer(self, state: SlurmState, view: View, plan: Plan, tick: int, token: int) -> int:
+    def _steer(self, state: SlurmState, view: LiveQueue, plan: Plan, tick: int, token: int) -> int:
         """Tells Slurm which GPU types were planned for jobs that start now, and takes back what came to nothing."""
         self.steering.forget(state)
         problem = self.steering.problem(state.release, state.nodes) if self.steering.active else ""
@@ -216,8 +216,8 @@ class Controller:
         self.steering.apply(self.client, steers, tick, token, self.clock())
         return len(steers)
 
-    def _defer(self, said: SlurmState, view: View, plan: Plan, tick: int, token: int, most: int) -> None:
-        """Leaves jobs for later as planned, and lets those start that are put off no more; after types are told."""
+    def _defer(self, said: SlurmState, view: LiveQueue, plan: Plan, tick: int, token: int, most: int) -> None:
+        """Defers jobs as planned, and lets those start that are no longer deferred; after types are told."""
         self.deferring.settle(said, self.clock())
         puts = self.deferring.wanted(view, plan)[:most]
         if not puts or self.stopping.is_set() or self._obey() != "enforce":
@@ -231,12 +231,12 @@ class Controller:
         while not self.stopping.is_set():
             began = time.monotonic()
             try:
-                tick = self.cycle()
+                tick = self.tick()
                 self.metrics.ticks.labels(tick.outcome).inc()
                 self.metrics.static.set(0)
                 self.trouble = ""
                 self.metrics.last_tick.set(self.clock())
-                log.info("tick", **{name: getattr(tick, name) for name in Tick.__slots__})
+                log.info("tick", **{name: getattr(tick, name) for name in TickOutcome.__slots__})
             except LostLease as error:
                 self.metrics.leader.set(0)
                 self._failed("standby", error)
@@ -262,8 +262,8 @@ class Controller:
         planner = _planner(config)
         if config.mode != self.config.mode:
             self.journal.command(self.clock(), config.mode, "reload")
-        self.config, self.policy, self.budget = config, policy, Budget(config)
-        self.steering = Steering(config, self.journal)
+        self.config, self.policy, self.budget = config, policy, WriteBudget(config)
+        self.steering = GpuTypeWriter(config, self.journal)
         self.planner = planner
         self.deferring.follow(config)
         self.speeds = given_speeds(config)
@@ -363,7 +363,7 @@ class Controller:
         log.error("scores", policy=self.policy.name, error=str(plan.reasons[0]))
         return "fallback"
 
-    def _virtual(self, view: View) -> Array:
+    def _virtual(self, view: LiveQueue) -> Array:
         """The factors as they would be had shadow mode written: so that it records each change once."""
         present = {(j.job_id, j.submit_time or 0) for j in view.jobs}
         self._shadow = {key: value for key, value in self._shadow.items() if key in present}
@@ -399,7 +399,7 @@ class Controller:
         over |= at_zero(state.jobs, touched) & self.journal.touched_before(now - 2 * _REVIEW_EVERY)
         self.journal.forget(sorted(over))
 
-    def _to_clear(self, view: View) -> list[tuple[SlurmJob, Change]]:
+    def _to_clear(self, view: LiveQueue) -> list[tuple[SlurmJob, Change]]:
         """Factors of ours on jobs that must not have one: given at submission, or before they were exempt."""
         jobs = [j for j in view.state.jobs if j.job_id in view.never]
         if not jobs:
@@ -447,7 +447,7 @@ class Controller:
         self.metrics.drift.inc(wrong)
         return wrong
 
-    def _drift(self, view: View) -> int:
+    def _drift(self, view: LiveQueue) -> int:
         """How many factors are no longer as written: an operator, a restart or backfill changed them."""
         seen = {(j.job_id, j.submit_time or 0): int(view.site[i]) for i, j in enumerate(view.jobs) if j.pending}
         self._written = {key: value for key, value in self._written.items() if key in seen}
@@ -457,12 +457,12 @@ class Controller:
         self.metrics.drift.inc(len(wrong))
         return len(wrong)
 
-    def _publish(self, view: View, plan: Plan, wanted: Array, bound: int, number: int) -> None:
+    def _publish(self, view: LiveQueue, plan: Plan, wanted: Array, bound: int, number: int) -> None:
         self.observed = (view, plan)
         self.advisor = Advisor.of(view, plan, wanted, bound, self.policy, self.run_times, self.advisor)
-        self.view = TickView(view, plan, wanted, bound, number, self._mode, self.policy)
+        self.view = QueueReport(view, plan, wanted, bound, number, self._mode, self.policy)
 
-    def _count(self, view: View, plan: Plan, unsettled: int) -> None:
+    def _count(self, view: LiveQueue, plan: Plan, unsettled: int) -> None:
         self.metrics.jobs.labels("ordered").set(len(plan.order))
         self.metrics.jobs.labels("left_alone").set(len(view.left_alone))
         self.metrics.jobs.labels("promoted").set(sum(r.promoted for r in plan.reasons))

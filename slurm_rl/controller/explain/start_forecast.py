@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from slurm_rl.backfill.catalogue import RULES
-from slurm_rl.controller.observe import View
+from slurm_rl.controller.slurm_snapshot import LiveQueue
 from slurm_rl.domain.snapshot import Plan
 from slurm_rl.kernel.arrays import LOG, NEVER, Array
 from slurm_rl.kernel.linking import link_kernels
@@ -24,7 +24,7 @@ _DRAWS = 12
 _LOW, _HIGH = 0.1, 0.9
 
 
-def expected_starts(view: View, plan: Plan, draws: int = _DRAWS) -> Array:
+def expected_starts(view: LiveQueue, plan: Plan, draws: int = _DRAWS) -> Array:
     """[jobs of the plan's order, 3]: the median start, and the ends of a range that holds four starts of five.
 
     A job of which nothing can be said has NaN: it is far behind, or never fits the nodes as they are.
@@ -43,7 +43,7 @@ def expected_starts(view: View, plan: Plan, draws: int = _DRAWS) -> Array:
     return found
 
 
-def _draw(view: View, rng: np.random.Generator) -> Array:
+def _draw(view: LiveQueue, rng: np.random.Generator) -> Array:
     """A run time for each job: log-normal as estimated, longer than it has run by now, and never beyond its limit."""
     world = view.snapshot.world
     limit = world["jobs"]["limit"].astype(float)
@@ -58,7 +58,7 @@ def _draw(view: View, rng: np.random.Generator) -> Array:
     return result
 
 
-def _forward(view: View, order: Array, run: Array) -> Array:
+def _forward(view: LiveQueue, order: Array, run: Array) -> Array:
     """The start of each job of the order, if the jobs run so long; -1 for one that does not start."""
     world = _world(view, order, run)
     advance(world.record, int(NEVER) - 1, False)
@@ -66,7 +66,7 @@ def _forward(view: View, order: Array, run: Array) -> Array:
     return starts
 
 
-def _world(view: View, order: Array, run: Array) -> World:
+def _world(view: LiveQueue, order: Array, run: Array) -> World:
     """A simulation at this moment: running jobs end as drawn, waiting ones are tried in the plan's order."""
     world = view.snapshot.world.copy()
     jobs, live, pools, now = world["jobs"], world["live"], world["pools"], view.now

@@ -14,8 +14,8 @@ import msgspec
 import structlog
 
 from slurm_rl.config import Config
-from slurm_rl.controller.observe import View
 from slurm_rl.controller.restore import features_update, key_of
+from slurm_rl.controller.slurm_snapshot import LiveQueue
 from slurm_rl.domain.snapshot import Plan
 from slurm_rl.obs.journal import Journal, Key, Steered
 from slurm_rl.place.speed import Ran, SpeedMatrix, parse_speeds
@@ -69,7 +69,7 @@ class Steer:
     why: str
 
 
-class Steering:
+class GpuTypeWriter:
     """Follows jobs from the tick at which a type was planned for them until they start, or get their own back."""
 
     def __init__(self, config: Config, journal: Journal) -> None:
@@ -105,7 +105,7 @@ class Steering:
                 jobs.append(job)
         return msgspec.structs.replace(state, jobs=tuple(jobs))
 
-    def wanted(self, view: View, plan: Plan) -> list[Steer]:
+    def wanted(self, view: LiveQueue, plan: Plan) -> list[Steer]:
         """What to write: the planned type of jobs that start now, and users' own where a start did not come."""
         steered = self.journal.steered()
         waiting = {key_of(j): j for j in view.state.jobs if j.pending}
@@ -129,17 +129,17 @@ class Steering:
             self._resting[key] = self.patience
         return found
 
-    def _planned(self, view: View, plan: Plan) -> dict[Key, tuple[SlurmJob, str, str]]:
+    def _planned(self, view: LiveQueue, plan: Plan) -> dict[Key, tuple[SlurmJob, str, str]]:
         """Jobs that start now on one GPU type, of several that would do."""
         world = view.snapshot.world
-        nodes, shapes = world["nodes"], world["shapes"]
+        nodes, requests = world["nodes"], world["requests"]
         found = {}
         for start in plan.starts:
             job = view.jobs[start.job]
             kinds = {view.gpu_types[int(nodes["type"][n])] for n, _ in start.nodes}
             if len(kinds) != 1 or steerable(job, self.field):
                 continue
-            kind = int(shapes["kind"][world["jobs"]["request"][start.job]])
+            kind = int(requests["kind"][world["jobs"]["request"][start.job]])
             mine = world["kind_node"][world["kind_ptr"][kind] : world["kind_ptr"][kind + 1]]
             if len({int(t) for t in nodes["type"][mine]}) > 1:
                 (name,) = kinds
