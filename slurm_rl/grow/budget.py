@@ -80,6 +80,11 @@ class Budget:
         """Slurm has sent SIGTERM: the job was cancelled or preempted, or its time is up."""
         return self._kills
 
+    @property
+    def whole(self) -> float:
+        """Seconds to train that there were in all, from when this budget was made."""
+        return max(self.end - self.reserve - self.began, 0.0)
+
     def left(self) -> float:
         """Seconds to train until the end, 0 or more."""
         now = self._clock()

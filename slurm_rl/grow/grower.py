@@ -25,6 +25,7 @@ from slurm_rl.grow import checkpoint as files
 from slurm_rl.grow.budget import Budget
 from slurm_rl.grow.errors import CannotGrow
 from slurm_rl.grow.policies import WORTH, GrowthPolicy, Never, policy_of
+from slurm_rl.grow.requeue import Requeue
 from slurm_rl.grow.shell import own, unwrap
 from slurm_rl.grow.state import Choice, State, survey
 from slurm_rl.grow.table import apply
@@ -50,6 +51,7 @@ class Grower:
         checkpoint: str | Path | None = None,
         save_every: float = 600.0,
         requeue: bool | float = False,
+        longest: float | None = None,
         factor: float = 2.0,
         noise: float = 0.1,
         most: float = 16.0,
@@ -60,7 +62,8 @@ class Grower:
 
         With `checkpoint`, a training that was cut short resumes grown as it was. `requeue` puts a job that runs out of
         time back into the queue, if `epochs` are not done; a number is the longest wait, in seconds, that the service
-        may foresee for it. The network never has more than `most` times the parameters it began with.
+        may foresee for it. It then asks for a limit of `longest` seconds, if the service foresees that in time, too.
+        Growth is planned with the next run's time. The network has at most `most` times its first parameters.
         """
         self.model, self.optimizer = model, optimizer
         self.budget = budget if budget is not None else Budget()
@@ -70,9 +73,9 @@ class Grower:
         self.policy: GrowthPolicy = Never()
         self._file: Path | None = None
         self._save_every, self._save_seconds = save_every, 0.0
-        self._requeue, self._requeued = requeue, False
+        self._requeue = Requeue(self.budget, requeue, longest)
         self._most = most
-        self._surveyed: tuple[tuple[int, ...], tuple[Choice, ...]] | None = None
+        self._surveyed: tuple[int, tuple[int, ...], tuple[Choice, ...]] | None = None  # size, layers, menu
         self._seen: dict[str, Any] = {}
         self._recent: list[float] = []
         self.more = True
@@ -95,7 +98,7 @@ class Grower:
         if self.budget.left() <= 0:
             raise InputError("the budget is already spent", remedy="ask Slurm for more time: sbatch --time")
         if self._requeue and (checkpoint is None or self.epochs is None):
-            self._requeue = False
+            self._requeue.wish = False
             raise InputError("requeue needs a checkpoint and the number of epochs", remedy="checkpoint=…, epochs=…")
         wanted = policy if policy is not None else os.environ.get(POLICY) or "never"
         self.policy = policy_of(wanted, self.seed) if isinstance(wanted, str) else wanted
@@ -113,9 +116,9 @@ class Grower:
         record.elapsed += now - self._mark
         self._mark = now
         record.epoch += 1
-        record.losses.append(float(loss))
+        record.losses.append(_plain(loss))
         first = next(iter(metrics.values()), None) if isinstance(metrics, Mapping) else metrics
-        record.metrics.append(float(first) if first is not None else -float(loss))
+        record.metrics.append(_plain(first) if first is not None else -record.losses[-1])
         choice = self._choose()
         grew = choice is not None and self._grow(choice)
         self.more = self._time_for_more()
@@ -162,15 +165,22 @@ class Grower:
 
     def _chosen(self) -> Choice | None:
         if self._surveyed is None:
-            self._surveyed = survey(unwrap(self.model).bare, self.factor, self.layers)
-        words, choices = self._surveyed
-        r, left = self.record, self.budget.left()
-        pace, size = self._pace(), _size(unwrap(self.model).bare)
-        fitting = tuple(c for c in choices if left >= WORTH * c.cost * pace and size * c.growth <= self._most)
+            bare = unwrap(self.model).bare
+            self._surveyed = (_size(bare), *survey(bare, self.factor, self.layers))
+        size, words, choices = self._surveyed
+        r, left, ahead, pace = self.record, self.budget.left(), self._requeue.ahead(), self._pace()
+        # A job that comes back has the next run's time, too; but one epoch must fit into one run.
+        fitting = tuple(
+            c
+            for c in choices
+            if left + ahead >= WORTH * c.cost * pace
+            and max(left, ahead) >= _SLACK * c.cost * pace
+            and size * c.growth <= self._most
+        )
         if not fitting:
             return None
         return self.policy.choose(
-            State(words, fitting, r.elapsed, left, pace, tuple(r.losses), tuple(r.metrics), tuple(r.grown))
+            State(words, fitting, r.elapsed, left + ahead, pace, tuple(r.losses), tuple(r.metrics), tuple(r.grown))
         )
 
     def _grow(self, choice: Choice) -> bool:
@@ -263,25 +273,12 @@ class Grower:
 
     def _put_back(self) -> None:
         """Asks Slurm to run this job again, if work is left and the queue is not too long."""
-        job = os.environ.get("SLURM_JOB_ID")
-        # A job that gets SIGTERM may have been cancelled: it must not come back.
-        idle = not self._requeue or self.done or self._requeued or self.budget.ending
-        if idle or not job or _rank() != 0:
+        if self.done or _rank() != 0:
             return
-        self._requeued = True
-        if not isinstance(self._requeue, bool):
-            pressure = self.budget.pressure()
-            if pressure is None or pressure.wait is None or pressure.wait > self._requeue:
-                wait = "unknown" if pressure is None or pressure.wait is None else f"{pressure.wait:.0f} s"
-                self._event("not requeued", wait=wait)
-                return
-        from slurm_rl.slurm.command import Commands
-
-        self._event("requeued", epoch=self.record.epoch)
         try:
-            Commands(timeout=30.0).run("scontrol", "requeue", job)
+            self._requeue.put_back(lambda kind, **facts: self._event(kind, epoch=self.record.epoch, **facts))
         except SlurmRlError as error:
-            self._trouble(f"cannot requeue job {job}: {error}")
+            self._trouble(str(error))
 
     # Resuming
 
@@ -331,6 +328,10 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     if isinstance(value, Mapping):
         return [t for v in value.values() for t in _tensors(v)]
     return [t for v in value for t in _tensors(v)] if isinstance(value, tuple | list) else []
+
+
+def _plain(value: Any) -> float:
+    return float(value.detach() if isinstance(value, torch.Tensor) else value)
 
 
 def _size(model: nn.Module) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,39 +14,12 @@ from torch import Tensor, nn
 
 from slurm_rl.errors import ModelError
 from slurm_rl.grow import vocabulary
+from slurm_rl.grow.features import CHOICE, GLOBALS, globals_of, rows_of
 from slurm_rl.grow.policies import affordable
+from slurm_rl.grow.scores import Scorer
 from slurm_rl.grow.state import Choice, State
 
-GLOBALS, CHOICE = 15, 5
 _WORD, _ARCH, _HIDDEN = 8, 16, 32
-
-
-def globals_of(state: State) -> list[float]:
-    """Time and the learning curve so far, all of order one."""
-    epochs = len(state.metrics)
-    left = min(state.epochs_left, 2.0**16)
-    whole = state.elapsed + state.left
-    part = state.elapsed / whole if 0 < whole < math.inf else 0.0
-    waves = [f(2 * math.pi * part * k) for k in (1, 2) for f in (math.sin, math.cos)]
-    metrics, losses = state.metrics or (0.0,), state.losses or (0.0,)
-    last, middle, first = metrics[-1], metrics[len(metrics) // 2], metrics[0]
-    recent = metrics[max(len(metrics) - 4, 0)]
-    since = epochs - max(state.grown, default=0)
-    curve = [last, last - recent, last - middle, middle - first, math.tanh(losses[-1])]
-    slope = math.tanh((losses[max(len(losses) - 4, 0)] - losses[-1]) / (abs(losses[-1]) + 1e-6))
-    times = [part, math.log2(1 + epochs) / 8, math.log2(1 + left) / 8]
-    return [*times, *waves, *curve, slope, math.log2(1 + since) / 8, len(state.grown) / 4]
-
-
-def rows_of(state: State) -> tuple[list[list[float]], list[int]]:
-    """A row for nothing and for each choice, and the word of the layer that each is about."""
-    depth = max(len(state.layers), 1)
-    rows, words = [[1.0, 0.0, 0.0, 0.0, 0.0]], [0]
-    for c in state.choices:
-        place = c.layer / depth if c.layer >= 0 else 0.0
-        rows.append([0.0, float(c.action == "widen"), float(c.action == "deepen"), math.log2(c.cost), place])
-        words.append(state.layers[c.layer] + 1 if c.layer >= 0 else 0)
-    return rows, words
 
 
 class GrowthNet(nn.Module):
@@ -92,19 +64,22 @@ def tensors_of(states: list[State]) -> tuple[Tensor, Tensor, Tensor, Tensor, Ten
 
 
 class Learned:
-    """The choice with the highest score."""
+    """The choice with the highest score; the weights are those the network has now."""
 
     def __init__(self, net: GrowthNet, name: str = "learned") -> None:
         self.net, self.name = net.eval(), name
+        self.scores = Scorer({key: value.detach().cpu().numpy() for key, value in net.state_dict().items()})
 
     def choose(self, state: State) -> Choice | None:
-        if not state.choices:
+        fitting = affordable(state)
+        if not fitting:
             return None
-        *inputs, open_ = tensors_of([state])
-        with torch.no_grad():
-            scores = self.net(*inputs).masked_fill(~open_, -torch.inf)
-        best = int(scores.argmax())
-        return state.choices[best - 1] if best else None
+        scores = self.scores(state)
+        best, chosen = scores[0], None
+        for choice, score in zip(state.choices, scores[1:].tolist(), strict=True):
+            if score > best and choice in fitting:
+                best, chosen = score, choice
+        return chosen
 
 
 def save_policy(file: Path, net: GrowthNet, manifest: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ class Pressure:
     like: int
     wait: float | None  # median; None: nothing is known of jobs like this one
     wait_range: tuple[float, float] | None = None
+    allowed: bool = True  # the partition's MaxTime is as long as the limit asked for, as far as it is known
 
 
 def ask_pressure(socket: Path, *, partition: str, gpus: int, time_limit: float | None = None) -> Pressure | None:
@@ -30,7 +31,6 @@ def ask_pressure(socket: Path, *, partition: str, gpus: int, time_limit: float |
         return None
     if status != 200 or not isinstance(said, dict):
         return None
-    wait = said["wait"]
-    if wait is None:
-        return Pressure(said["pending"], said["like"], None)
-    return Pressure(said["pending"], said["like"], wait["median"], (wait["low"], wait["high"]))
+    wait = said["wait"] or {}
+    spread = (wait["low"], wait["high"]) if wait else None
+    return Pressure(said["pending"], said["like"], wait.get("median"), spread, said.get("allowed", True))

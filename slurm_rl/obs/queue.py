@@ -60,6 +60,11 @@ class QueueView(Protocol):
         ...
 
     @property
+    def max_times(self) -> Mapping[str, int | None]:
+        """Partitions and the longest limit in each, in seconds; None: any."""
+        ...
+
+    @property
     def private(self) -> bool:
         """Slurm's PrivateData hides other users' jobs."""
         ...

@@ -54,6 +54,10 @@ class QueueReport:
         return self.live_policy.model
 
     @property
+    def max_times(self) -> Mapping[str, int | None]:
+        return {p.name: p.max_time for p in self.view.state.partitions}
+
+    @property
     def private(self) -> bool:
         return "jobs" in setting(self.view.state.config, "PrivateData").lower()
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from slurm_rl.cli import main
+from slurm_rl.errors import SlurmError
 from slurm_rl.grow.table import load_cells
 from slurm_rl.lab.lab import Lab
 
@@ -21,23 +25,23 @@ pytestmark = pytest.mark.slurm
 ROOT = Path(__file__).parents[3]
 
 
-def the_documented_script(directory: Path, events: Path) -> str:
-    """The sbatch example of docs/grow.md, with this Python and shorter times."""
-    text = (ROOT / "docs/grow.md").read_text()
-    found = re.search(r"```bash\n(#!/bin/bash\n#SBATCH.*?)```", text, re.S)
+def submit_as_printed(lab: Lab, directory: Path, epochs: int, **changed: str) -> str:
+    """Submits the sbatch example of docs/grow.md, to the letter; its limit and warning come from the environment."""
+    found = re.search(r"```bash\n(#!/bin/bash\n#SBATCH.*?)```", (ROOT / "docs/grow.md").read_text(), re.S)
     assert found is not None, "docs/grow.md has no sbatch example"
-    script = found[1]
-    for pattern, ours in (
-        (r"--time=\S+", "--time=4"),
-        (r"--signal=B:USR1@\d+", "--signal=B:USR1@60"),
-        (r"--gpus=1", "--gpus=1\n#SBATCH --mem=1G"),
-        (r"exec python examples/grow_digits.py", f"exec {sys.executable} {ROOT}/examples/grow_digits.py"),
-        (r"--epochs 200", "--epochs 100000"),
-    ):
-        script, count = re.subn(pattern, ours, script)
-        assert count == 1, pattern
-    export = f"export SLURM_RL_GROW_LOG={events} SLURM_RL_GROW_POLICY=always-widen OMP_NUM_THREADS=1\n"
-    return script.replace("exec ", export + "exec ")
+    (directory / "job.sh").write_text(found[1])
+    (directory / "examples").symlink_to(ROOT / "examples")
+    ours = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        "EPOCHS": str(epochs),
+        "SLURM_RL_GROW_LOG": str(directory / "events"),
+        "SLURM_RL_GROW_POLICY": "always-widen",
+        "SBATCH_MEM_PER_NODE": "1G",
+        "SBATCH_OUTPUT": str(directory / "out"),
+    }
+    words = [f"{name}={value}" for name, value in (ours | changed).items()]
+    return lab.run("env", *words, "sbatch", "--parsable", f"--chdir={directory}", f"{directory}/job.sh").strip()
 
 
 def read(events: Path) -> list[dict[str, Any]]:
@@ -48,32 +52,69 @@ def kinds(events: Path) -> list[str]:
     return [e["event"] for e in read(events)]
 
 
-def test_a_job_grows_is_warned_requeued_and_resumes_grown(slurm: Lab, tmp_path: Path) -> None:
-    events, script = tmp_path / "events", tmp_path / "job.sh"
-    script.write_text(the_documented_script(tmp_path, events))
-    job = slurm.run("sbatch", "--parsable", f"--chdir={tmp_path}", f"--output={tmp_path}/out", str(script)).strip()
-    until(lambda: "grew" in kinds(events), "the network has grown", 240)
-    # Slurm's own warning comes 60 to 120 seconds before the end; the test need not wait for it.
-    slurm.run("scancel", "--batch", "--signal=USR1", job)
-    until(lambda: "requeued" in kinds(events), "the job was put back", 120)
-    said = read(events)
-    assert kinds(events).index("warned") < kinds(events).index("requeued")
-    assert "saved" in kinds(events)[kinds(events).index("warned") :]
-    before = [e for e in said if e["event"] == "grew"]
+def field(lab: Lab, job: str, name: str) -> str:
+    found = re.search(rf"\b{name}=(\S+)", lab.run("scontrol", "show", "job", job))
+    assert found is not None, name
+    return found[1]
 
-    # Slurm holds a requeued job back for two minutes; an administrator may release it at once.
-    def released() -> bool:
-        state = slurm.run("squeue", "-h", "-j", job, "-o", "%T").strip()
-        if state == "PENDING":
-            slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+
+def release(lab: Lab, job: str) -> None:
+    """Slurm holds a requeued job back for two minutes; an administrator may release it at once."""
+    if field(lab, job, "JobState") == "PENDING":
+        with suppress(SlurmError):  # it has started meanwhile
+            lab.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+
+
+def test_slurm_warns_a_job_which_is_requeued_and_resumes_grown(slurm: Lab, tmp_path: Path) -> None:
+    """The warning is Slurm's own: --signal, 45 to 75 seconds before a limit of two minutes ends."""
+    events = tmp_path / "events"
+    limit = {"SBATCH_TIMELIMIT": "2", "SBATCH_SIGNAL": "B:USR1@45"}
+    job = submit_as_printed(slurm, tmp_path, 1_000_000, **limit)
+    until(lambda: "requeued" in kinds(events), "Slurm has warned the job and it was put back", 240)
+    said = read(events)
+    order = [kinds(events).index(kind) for kind in ("grew", "warned", "requeued")]
+    assert order == sorted(order)
+    assert "saved" in kinds(events)[order[1] : order[2]]
+    warned = said[order[1]]
+    assert 0 < warned["left"] <= 120 - 45, "the limit had not ended when Slurm warned"
+    before = [e for e in said[: order[2]] if e["event"] == "grew"]
+
+    def resumed() -> bool:
+        release(slurm, job)
         return "resumed" in kinds(events)
 
-    until(released, "the training has resumed", 300)
-    resumed = next(e for e in read(events) if e["event"] == "resumed")
-    assert resumed["steps"] == len(before)
-    assert resumed["epoch"] >= before[-1]["epoch"]
-    shown = slurm.run("scontrol", "show", "job", job)
-    assert re.search(r"Restarts=[1-9]", shown)
+    until(resumed, "the training has resumed", 300)
+    back = next(e for e in read(events) if e["event"] == "resumed")
+    assert back["steps"] == len(before)
+    assert back["epoch"] >= before[-1]["epoch"]
+    assert field(slurm, job, "Restarts") >= "1"
+
+
+@pytest.mark.soak
+def test_a_training_longer_than_its_limit_ends_after_some_runs(slurm: Lab, tmp_path: Path) -> None:
+    """At Slurm's own pace: warned, requeued, held back for two minutes, resumed grown, until it is done."""
+    began = time.monotonic()
+    words = ["--epochs", "40", "--checkpoint", str(tmp_path / "tried.pt")]
+    subprocess.run([sys.executable, ROOT / "examples/grow_digits.py", *words], check=True, capture_output=True)
+    epochs = int(40 * 200 / (time.monotonic() - began))  # about 200 s, imports left out
+    job = submit_as_printed(slurm, tmp_path, epochs, SBATCH_TIMELIMIT="2", SBATCH_SIGNAL="B:USR1@45")
+    states = {"PENDING", "RUNNING", "COMPLETING", "REQUEUED", "CONFIGURING"}
+    until(lambda: field(slurm, job, "JobState") not in states, "the training is done", 1800)
+    events = tmp_path / "events"
+    assert field(slurm, job, "JobState") == "COMPLETED", (tmp_path / "out").read_text()
+    assert field(slurm, job, "RunTime") < "00:02:00"
+    assert int(field(slurm, job, "Restarts")) == kinds(events).count("requeued") == kinds(events).count("resumed") >= 1
+    assert f"epoch {epochs}: " in (tmp_path / "out").read_text()
+    # Each run ended before its limit: its events lie within two minutes.
+    runs: list[list[float]] = [[]]
+    for event in read(events):
+        if event["event"] == "resumed":
+            runs.append([])
+        runs[-1].append(event["time"])
+    assert all(run[-1] - run[0] < 120 for run in runs)
+    steps = [e["steps"] for e in read(events) if e["event"] == "resumed"]
+    assert steps[0] >= 1
+    assert steps == sorted(steps)
 
 
 def test_a_job_ends_by_itself_before_its_limit(slurm: Lab, tmp_path: Path) -> None:
@@ -83,18 +124,12 @@ def test_a_job_ends_by_itself_before_its_limit(slurm: Lab, tmp_path: Path) -> No
         f"export SLURM_RL_GROW_LOG={events} OMP_NUM_THREADS=1; "
         f"exec {sys.executable} {ROOT}/examples/grow_digits.py --epochs 1000000 --checkpoint {tmp_path}/c.pt"
     )
-    options = ("--parsable", "--time=3", "--gpus=1", "--mem=1G", f"--output={tmp_path}/out", f"--wrap={wrap}")
+    options = ("--parsable", "--time=2", "--gpus=1", "--mem=1G", f"--output={tmp_path}/out", f"--wrap={wrap}")
     job = slurm.run("sbatch", *options).strip()
-
-    def state() -> str:
-        found = re.search(r"JobState=(\S+)", slurm.run("scontrol", "show", "job", job))
-        return found[1] if found else "?"
-
-    until(lambda: state() not in ("PENDING", "RUNNING", "COMPLETING"), "the job has ended", 300)
-    shown = slurm.run("scontrol", "show", "job", job)
-    assert state() == "COMPLETED", shown
-    (run,) = re.findall(r"RunTime=(\S+)", shown)
-    assert run <= "00:03:00"
+    states = ("PENDING", "RUNNING", "COMPLETING")
+    until(lambda: field(slurm, job, "JobState") not in states, "the job has ended", 300)
+    assert field(slurm, job, "JobState") == "COMPLETED"
+    assert field(slurm, job, "RunTime") <= "00:02:00"
     assert "saved" in kinds(events)
     assert "out of time" in (tmp_path / "out").read_text()
 

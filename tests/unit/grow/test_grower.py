@@ -10,37 +10,15 @@ from typing import Any
 
 import pytest
 import torch
+from grow_parts import Clock, Planned
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from slurm_rl.grow import Budget, Grower
 from slurm_rl.grow.learned import GrowthNet, load_policy, save_policy
-from slurm_rl.grow.state import Choice, State
 
 X, Y = torch.randn(64, 5, generator=torch.Generator().manual_seed(1)), torch.arange(64) % 3
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Planned:
-    """Takes the n-th choice at given epochs."""
-
-    name = "planned"
-
-    def __init__(self, **steps: int) -> None:
-        self.steps = {int(k.removeprefix("at")): n for k, n in steps.items()}
-        self.states: list[State] = []
-
-    def choose(self, state: State) -> Choice | None:
-        self.states.append(state)
-        step = self.steps.get(len(state.metrics))
-        return None if step is None else state.choices[step]
 
 
 def parts(seed: int = 0) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -156,6 +134,16 @@ def test_a_warning_within_an_epoch_saves_after_the_next_optimizer_step(tmp_path:
     epoch(grower.model, optimizer)
     assert file.exists()
     assert grower.step(1.0) is False
+
+
+def test_a_loss_may_be_the_tensor_that_was_differentiated() -> None:
+    model, optimizer = parts()
+    grower = Grower(model, optimizer)
+    loss = F.cross_entropy(model(X), Y)
+    loss.backward()
+    grower.step(loss, {"margin": loss * -2})
+    assert grower.record.losses == [loss.item()]
+    assert grower.record.metrics == [-2 * loss.item()]
 
 
 @pytest.mark.parametrize(("number", "back"), [(signal.SIGUSR1, True), (signal.SIGTERM, False)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,31 @@ def test_reinforce_finds_the_step_that_pays_and_when() -> None:
     assert walk(cells[0], policy, 16.0)[0] == 1, "with time it pays"
     assert walk(cells[0], policy, 6.0)[0] == 0, "in a hurry it does not"
     assert max(course) > 3.0
+
+
+def test_the_policy_in_numpy_scores_as_the_network_does() -> None:
+    from slurm_rl.grow.learned import GrowthNet, Learned, tensors_of
+
+    torch.manual_seed(3)
+    net = GrowthNet()
+    for parameter in net.parameters():
+        nn.init.normal_(parameter, 0.0, 0.5)
+    policy, chosen = Learned(net), set()
+    for i in range(60):
+        width = 2 ** (1 + i % 6)
+        model = nn.Sequential(*(m for _ in range(1 + i % 5) for m in (nn.Linear(width, width), nn.ReLU())))
+        layers, menu = survey(nn.Sequential(model, nn.Linear(width, 3)))
+        curve = tuple(torch.rand(1 + i % 7).tolist())
+        state = State(layers, menu[: 1 + i % 4], 3.0 * i, 50.0 + i, 1.0, curve, curve, (1,) if i % 2 else ())
+        for s in (state, replace(state, left=9.0, losses=(0.2,)), replace(state, layers=(), choices=())):
+            *inputs, open_ = tensors_of([s])
+            with torch.no_grad():
+                scores = net(*inputs)[0]
+            np.testing.assert_allclose(policy.scores(s), scores, atol=1e-5)
+            best = int(scores.masked_fill(~open_[0], -torch.inf).argmax())
+            assert policy.choose(s) == (s.choices[best - 1] if best else None)
+            chosen.add(best)
+    assert len(chosen) > 2, "the cases must differ in what is best"
 
 
 def test_ranking_has_intervals_and_the_best_in_hindsight() -> None:

@@ -34,6 +34,7 @@ class LiveQueue:
     rows: list[JobView] = field(default_factory=list)
     time: float = 1000.0
     tick: int = 7
+    max_times: dict[str, int | None] = field(default_factory=dict)
 
     def page(self, offset: int, limit: int, user: str | None = None) -> tuple[int, list[JobView]]:
         return len(self.rows), self.rows[offset : offset + limit]
@@ -51,12 +52,30 @@ def test_waits_are_those_of_jobs_like_it() -> None:
     )
     said = measure(view, "batch", 4)
     assert said == {
-        "time": 1000.0, "tick": 7, "pending": 4, "like": 3, "wait": {"median": 1250.0, "low": 500.0, "high": 2000.0}
+        "time": 1000.0, "tick": 7, "pending": 4, "like": 3, "wait": {"median": 1250.0, "low": 500.0, "high": 2000.0},
+        "max_time": None, "allowed": True,
     }  # fmt: skip
     assert measure(view, "batch", 4, 3600)["wait"]["median"] == 2000.0, "a longer limit waits longer"
     assert measure(view, "batch", 16)["wait"] is None, "nobody like it waits, but others do"
     assert measure(view, "empty", 16)["wait"] == {"median": 0.0, "low": 0.0, "high": 0.0}
     assert measure(view)["pending"] == 5
+
+
+def test_a_limit_beyond_the_partitions_is_not_allowed() -> None:
+    view: Any = View(max_times={"short": 3600, "long": 86_400, "any": None})
+
+    def asked(partition: str, limit: int) -> tuple[Any, Any]:
+        said = measure(view, partition, 1, limit)
+        return said["max_time"], said["allowed"]
+
+    assert asked("short", 3600) == (3600, True)
+    assert asked("short", 3601) == (3600, False)
+    assert asked("short,long", 7200) == (86_400, True), "either of them will do"
+    assert asked("any", 10**8) == (None, True)
+    assert asked("short,any", 10**8) == (None, True)
+    assert asked("unheard-of", 10**8) == (None, True)
+    said = Pressure(0, 0, 0.0, (0.0, 0.0), False)
+    assert not said.allowed
 
 
 def test_no_service_no_word(tmp_path: Path) -> None:
