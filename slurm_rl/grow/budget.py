@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 import signal
@@ -118,6 +119,9 @@ class Budget:
         for number in warnings:
             if number not in self._previous:
                 self._previous[number] = signal.signal(number, self._on_signal)
+                if number != signal.SIGTERM:
+                    # Python puts handlers away before it has ended; a warning would then kill a job that is done.
+                    atexit.register(signal.signal, number, signal.SIG_IGN)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.warn(number)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -124,3 +126,22 @@ def test_signals_warn_and_older_handlers_are_called_too() -> None:
 def test_without_a_service_there_is_no_word_on_the_queue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SLURM_RL_SOCKET", str(tmp_path / "none"))
     assert Budget(5).pressure() is None
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGUSR1", 0), ("SIGTERM", -15)])
+def test_a_warning_while_python_ends_does_not_fail_the_job(number: str, code: int) -> None:
+    """Python has put its handlers away by then; a warning has nothing left to say, an end still ends."""
+    script = f"""
+import os, signal
+from slurm_rl.grow.budget import Budget
+
+class Late:
+    def __init__(self):
+        self.kill, self.me, self.number = os.kill, os.getpid(), signal.{number}
+    def __del__(self):
+        self.kill(self.me, self.number)
+
+budget, late = Budget(60), Late()
+budget.listen()
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == code

@@ -246,6 +246,28 @@ def test_a_compiled_model_grows_and_is_compiled_again(backend: str) -> None:
     assert [n for _, n in places(net)] == ["0", "0"]
 
 
+def test_what_is_exact_with_dropout() -> None:
+    """As docs/grow.md says: all in eval mode; in train mode deeper ones for the same masks, wider ones on average."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3))
+    x = torch.randn(4, 6)
+    deeper, wider = deepen(net, after="0"), widen(net, "0", to=16)
+    for grown in (deeper, wider):
+        torch.testing.assert_close(grown.eval()(x), net.eval()(x))
+        grown.train()
+    net.train()
+
+    def drawn(model: nn.Module, times: int = 1) -> Tensor:
+        torch.manual_seed(1)
+        with torch.no_grad():
+            return torch.stack([model(x) for _ in range(times)])
+
+    torch.testing.assert_close(drawn(deeper), drawn(net))
+    many, few = drawn(wider, 4000), drawn(net, 4000)
+    assert (many.mean(0) - few.mean(0)).abs().max() < 0.05 * few.std(0).max()
+    assert (many.std(0) < few.std(0)).all(), "masks of copies average out"
+
+
 def test_distilling_into_a_smaller_and_a_larger_network() -> None:
     torch.manual_seed(0)
     teacher = a_net(6, 32, 4)
