@@ -3,6 +3,7 @@ PY      ?= python3
 VENV    := .venv
 BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
+SLIM    := $(VENV)/.replay
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: help venv system demo test releases pythons check bench soak clean
@@ -16,11 +17,17 @@ $(STAMP): pyproject.toml
 	$(BIN)/pip install --quiet -e '.[dev]'
 	@touch $@
 
+# What a replay needs and no more: no torch, no test tools, and modules compiled as they are first used.
+$(SLIM): pyproject.toml
+	@test -x $(BIN)/python || $(PY) -m venv $(VENV)
+	$(BIN)/pip install --quiet --no-compile -e .
+	@touch $@
+
 system: venv     ## what the integration tests need: Debian packages, and roots with other releases of Slurm
 	@./.ci/system-packages
 	@./.ci/roots
 
-demo: venv       ## replay the bundled trace under the shipped model and the usual policies, and write a report
+demo: $(SLIM)       ## replay the bundled trace under the shipped model and the usual policies, and write a report
 	$(BIN)/slurm-rl replay traces/hetero.csv.gz --cluster traces/hetero.cluster.json --report out/demo.html
 
 test: venv system ## all tests (integration included where its parts are present)

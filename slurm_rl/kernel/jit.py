@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numba
 from numba.core.registry import CPUDispatcher
+
+_DAY = 86_400.0  # seconds
 
 
 def _sources_digest() -> str:
@@ -47,9 +50,12 @@ def _use_own_cache() -> bool:
 
 
 def _drop_old(base: Path, keep: int) -> None:
-    """Leaves the caches of the last few versions of the sources."""
+    """Leaves the caches of the last few versions of the sources, and those of versions that are in use side by side."""
+    recent = time.time() - _DAY
     stale = sorted(base.iterdir(), key=lambda p: p.stat().st_mtime, reverse=True)[keep:]
     for directory in stale:
+        if directory.stat().st_mtime > recent:
+            continue
         for path in directory.rglob("*"):
             if path.is_file():
                 path.unlink(missing_ok=True)

@@ -6,7 +6,6 @@ What comes later is not foreseen: jobs that are yet to be submitted, nodes that 
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 
 from slurm_rl.backfill.catalogue import RULES
 from slurm_rl.controller.slurm_snapshot import LiveQueue
@@ -51,10 +50,27 @@ def _draw(view: LiveQueue, rng: np.random.Generator) -> Array:
     ran = np.where(running, np.maximum(view.now - world["live"]["start"], 0), 0.0)
     spread = np.maximum(view.spread, 1e-6)
     middle = np.log(np.maximum(view.estimate, 1.0))
-    past = ndtr((np.log(np.maximum(ran, 1e-9)) - middle) / spread)
-    chance = past + rng.random(len(limit)) * (1.0 - past)
-    drawn = np.exp(np.minimum(middle + spread * ndtri(np.minimum(chance, 1.0 - 1e-12)), 40.0))
+    above = normal_above(rng, (np.log(np.maximum(ran, 1e-9)) - middle) / spread)
+    drawn = np.exp(np.minimum(middle + spread * above, 40.0))
     result: Array = np.clip(drawn, np.minimum(ran + 1.0, limit), limit)
+    return result
+
+
+def normal_above(rng: np.random.Generator, low: Array) -> Array:
+    """Standard normal values, each on condition that it is above its bound.
+
+    By rejection: below 0 from the normal itself, above 0 from an exponential tail at the bound (Robert 1995).
+    """
+    result = np.array(low, dtype=float)
+    left = np.arange(len(result))
+    rate = (low + np.sqrt(low * low + 4.0)) / 2.0
+    while len(left):
+        tail = low[left] > 0
+        tried = np.where(tail, low[left] + rng.exponential(size=len(left)) / rate[left], rng.normal(size=len(left)))
+        chance = np.where(tail, np.exp(-((tried - rate[left]) ** 2) / 2.0), 1.0)
+        taken = (tried > low[left]) & (rng.random(len(left)) <= chance)
+        result[left[taken]] = tried[taken]
+        left = left[~taken]
     return result
 
 

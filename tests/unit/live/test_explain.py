@@ -6,9 +6,10 @@ import time
 
 import numpy as np
 import pytest
+from scipy.stats import kstest, truncnorm
 
 from slurm_rl.controller.explain.place_in_queue import PlaceInQueue, standing_of
-from slurm_rl.controller.explain.start_forecast import expected_starts
+from slurm_rl.controller.explain.start_forecast import expected_starts, normal_above
 from slurm_rl.controller.live_policy import load_policy
 from slurm_rl.controller.tick import Controller
 from slurm_rl.decide import Guardrails
@@ -136,3 +137,9 @@ def test_every_policy_can_be_asked(controller: MakeController, policy: str) -> N
     c.tick()
     for job_id in (1, 2, 3):
         assert all(np.isfinite(x.score) for x in a_standing(c, job_id).contributions())
+
+
+@pytest.mark.parametrize("low", [-40.0, -1.0, 0.0, 0.5, 3.0, 20.0])
+def test_run_times_are_drawn_on_condition_of_having_run_so_long(low: float) -> None:
+    drawn = normal_above(np.random.default_rng(1), np.full(5_000, low))
+    assert kstest(drawn, truncnorm(low, np.inf).cdf).pvalue > 0.001
