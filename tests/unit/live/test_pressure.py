@@ -62,7 +62,7 @@ def test_waits_are_those_of_jobs_like_it() -> None:
 
 
 def test_a_limit_beyond_the_partitions_is_not_allowed() -> None:
-    view: Any = View(max_times={"short": 3600, "long": 86_400, "any": None})
+    view: Any = LiveQueue(max_times={"short": 3600, "long": 86_400, "any": None})
 
     def asked(partition: str, limit: int) -> tuple[Any, Any]:
         said = measure(view, partition, 1, limit)
