@@ -74,8 +74,6 @@ def test_a_limit_beyond_the_partitions_is_not_allowed() -> None:
     assert asked("any", 10**8) == (None, True)
     assert asked("short,any", 10**8) == (None, True)
     assert asked("unheard-of", 10**8) == (None, True)
-    said = Pressure(0, 0, 0.0, (0.0, 0.0), False)
-    assert not said.allowed
 
 
 def test_no_service_no_word(tmp_path: Path) -> None:
