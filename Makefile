@@ -6,7 +6,7 @@ STAMP   := $(VENV)/.installed
 SLIM    := $(VENV)/.replay
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help venv system demo test releases pythons check bench soak clean
+.PHONY: help venv system demo test releases pythons check docs bench soak clean
 
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -44,6 +44,10 @@ check: venv      ## lint, types, import directions
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: venv       ## the documentation site, in out/site; a broken link fails
+	$(BIN)/pip install --quiet -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 bench: venv      ## speed, as ratios against peers in one run
 	$(BIN)/python -m pytest -q -s -m perf tests/perf
