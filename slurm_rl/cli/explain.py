@@ -61,6 +61,8 @@ def _text(said: dict[str, Any]) -> str:
         return "\n".join([f"job {used['job_id']} of {used['user']}: {state}", *(f"  {w}" for w in words(used))])
     job = said["job"]
     lines = [f"job {job['job_id']} ({job['name']}) of {job['user']} in {job['partition']}, waiting {span(job['wait'])}"]
+    if (slurm := said.get("slurm_reason")) and slurm["code"]:
+        lines.append(f"  Slurm    {slurm['code']}: {slurm['meaning']} {slurm['remedy']}")
     if not said["ordered"]:
         return "\n".join([*lines, f"  left to Slurm: {said['why']}"])
     start, estimate, factor = said["expected_start"], said["estimate"], said["site_factor"]

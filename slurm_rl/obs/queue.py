@@ -35,6 +35,7 @@ class JobView:
     expected_range: tuple[float, float] | None = None
     slurm_start: int | None = None  # what Slurm itself expects
     deferred_until: int | None = None  # deferred although it fits
+    reason: str = ""  # Slurm's own, as squeue shows it
 
 
 class QueueView(Protocol):

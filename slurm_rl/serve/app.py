@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -29,6 +30,7 @@ from slurm_rl.serve.pressure import measure
 from slurm_rl.serve.ranker import Busy, Ranker, TooMuch
 from slurm_rl.serve.roles import NEEDED, Tokens
 from slurm_rl.serve.schemas import ModeRequest, Problem, RankRequest, SubmitAnswer, SubmitRequest
+from slurm_rl.slurm.reasons import in_words
 
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     code: {"model": Problem} for code in (401, 403, 404, 413, 422, 429, 503, 504)
@@ -308,4 +310,5 @@ def explanation(view: QueueView, job: JobView) -> dict[str, Any]:
         "time": view.time,
         "mode": view.mode,
         "slurm": dict(job.slurm_factors),
+        "slurm_reason": {"code": job.reason, **asdict(in_words(job.reason))},
     } | place

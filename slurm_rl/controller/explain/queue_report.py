@@ -142,6 +142,7 @@ class QueueReport:
             "site_factor": job.site_factor,
             "slurm_factors": {name: getattr(job.factors, name) for name in _FACTORS} if job.factors else {},
             "slurm_start": job.start_time,
+            "reason": job.reason,
         }
         if position >= len(self.plan.order):
             return JobView(**common, time_limit=job.time_limit or 0, why=view.left_alone[job.job_id])

@@ -25,6 +25,7 @@ EXPLAINED = {
     ],
     "estimate": {"seconds": 1800.0, "range": [900.0, 3600.0]},
     "expected_start": {"time": 1000.0, "range": [500.0, 4000.0], "by_slurm": None},
+    "slurm_reason": {"code": "Resources", "meaning": "It is next.", "remedy": "Wait."},
     "slurm": {"age": 10, "fairshare": 400, "qos": 0, "site": 120, "priority": 530},
     "site_factor": {"now": 120, "wanted": 130, "bound": 500},
     "mode": "enforce",
@@ -41,6 +42,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
 def test_explain_reads_well() -> None:
     text = _text(EXPLAINED)
     assert "job 7 (train) of ann in batch, waiting 1.5 h" in text
+    assert "Slurm    Resources: It is next. Wait." in text
     assert "place    2 of 9" in text
     assert "run time 30 min (usual 60 min): up 3" in text
     assert "size 8 (usual 1): no place" in text

@@ -255,6 +255,7 @@ def test_explain_tells_place_reason_estimate_start_and_moves(path: Path) -> None
     assert (said["rank"], said["of"]) == (5, 5)
     assert said["policy"]["name"] == "sjf@limit"
     assert said["slurm"]["partition"] == 500
+    assert set(said["slurm_reason"]) == {"code", "meaning", "remedy"}
     low, high = said["expected_start"]["range"]
     assert NOW <= low <= said["expected_start"]["time"] <= high
     halved = next(m for m in said["what_would_move_it"] if m["what"].startswith("a time limit of 41 min"))
