@@ -16,10 +16,12 @@ def duration(seconds: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Three significant digits, thousands separated: `12,345`, `1.49`."""
+    """Three significant digits, thousands separated: `12,345`, `1.49`, `2.00`; a count as it is: `2`."""
     if value is None:
         return "–"
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if isinstance(value, int) or value == 0 or abs(value) >= 999.5:
+        return f"{value:,.0f}"
+    return f"{value:#.3g}".rstrip(".")
 
 
 def share(value: float | None) -> str:

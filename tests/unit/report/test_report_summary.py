@@ -88,7 +88,7 @@ def test_one_policy_is_not_compared() -> None:
 
 def test_equal_policies_are_called_equal() -> None:
     assert summary_of(a_case([a_job(0, 10, gpus=1)], "fcfs,sjf")).headline == (
-        "All policies come out the same, at a mean slowdown of 1."
+        "All policies come out the same, at a mean slowdown of 1.00."
     )
 
 
@@ -106,7 +106,7 @@ def test_rejected_jobs_killed_jobs_and_made_up_limits_are_noted() -> None:
     text = "\n".join(summary_of((prepared, runs)).notes)
     assert "3 jobs had no time limit in the trace. Limits were synthesised" in text
     assert "Trace: 2 rows: no submit time (lines 4, 5)." in text
-    assert "1 job never ran and is in no average, e.g. job 77: asks for 9 × (1 GPUs)" in text
+    assert "1 job never ran and is in no average, e.g. job 77: asks for 9 × (1 GPU)" in text
     assert "Jobs killed at their time limit, as Slurm does: 1." in text
 
 

@@ -16,7 +16,9 @@ def test_a_duration_stands_in_its_largest_unit(seconds: float | None, text: str)
 
 
 def test_numbers_keep_three_digits_and_separate_thousands() -> None:
-    assert [number(v) for v in (0, 1.4944, 66.6449, 12345.6, None)] == ["0", "1.49", "66.6", "12,346", "–"]
+    assert [number(v) for v in (0, 2, 2.0, 1.4944, 66.6449, 120.3, 12345.6, None)] == [
+        "0", "2", "2.00", "1.49", "66.6", "120", "12,346", "–",
+    ]  # fmt: skip
 
 
 def test_shares_and_ratios() -> None:
