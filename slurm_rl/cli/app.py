@@ -14,6 +14,7 @@ from slurm_rl.errors import SlurmRlError, unknown_name
 # so `slurm-rl --help` stays quick however heavy the commands are.
 COMMANDS: dict[str, tuple[str, str]] = {
     "replay": ("slurm_rl.cli.replay", "replay a trace under several policies and compare them"),
+    "fidelity": ("slurm_rl.cli.fidelity", "compare the simulator with a real slurmctld, job by job"),
     "train": ("slurm_rl.cli.train", "learn a policy from traces and generated workloads"),
     "evaluate": ("slurm_rl.cli.evaluate", "compare policies in pairs, with replicates and confidence intervals"),
     "retrain": ("slurm_rl.cli.retrain", "learn from the site's own history and write a candidate model"),

@@ -43,6 +43,8 @@ Examples:
 
   slurm-rl replay traces/hetero.csv.gz --policy sjf-age@user --placement mip --placement-weights energy=5000
 
+  sudo slurm-rl replay trace.csv --backend slurm --clock 60 --policy fcfs,rl:default
+
 {}
 """
 
@@ -86,8 +88,9 @@ def replay(
         bool, typer.Option("--defer", help="--placement mip may defer a job when faster GPUs are due soon.")
     ] = False,
     influence: Annotated[
-        float, typer.Option(help="Share of Slurm's weights the policy may move; 1: its order alone.")
-    ] = 1,
+        float | None,
+        typer.Option(help="Share of Slurm's weights the policy may move; 1: its order alone. Default: 1, live 0.5."),
+    ] = None,
     window: Annotated[str | None, typer.Option(help="Measure A:B only (shares of the span, or seconds).")] = None,
     seed: Annotated[int, typer.Option(help="For time limits that the trace lacks.")] = 0,
     preempt: Annotated[
@@ -106,6 +109,20 @@ def replay(
     check: Annotated[
         bool, typer.Option("--check", help="Check the simulator's state at every pass; slow, for reporting a bug.")
     ] = False,
+    backend: Annotated[
+        str, typer.Option(help="sim, or slurm: a real slurmctld on a lab of its own (docs/fidelity.md).")
+    ] = "sim",
+    clock: Annotated[
+        float | None, typer.Option(help="Of --backend slurm: time runs so many times as fast; default 60.")
+    ] = None,
+    on: Annotated[
+        Path | None, typer.Option(help="Of --backend slurm: the slurm.conf of a real cluster to submit to.")
+    ] = None,
+    confirm: Annotated[bool, typer.Option("--confirm", help="Real jobs may go to the cluster of --on.")] = False,
+    release: Annotated[str, typer.Option(help="Of --backend slurm: a release that lab fetch brought.")] = "",
+    record: Annotated[
+        Path | None, typer.Option(help="Of --backend slurm: write the run as fidelity --recorded reads it.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Replays and prints; `_HELP` is what users see."""
@@ -116,16 +133,26 @@ def replay(
     from slurm_rl_sim.replay import DEFAULT_POLICIES, find_cluster, parse_contenders, prepare, window_of
     from slurm_rl_sim.replay import replay as run_replay
 
-    contenders = parse_contenders(policy if policy is not None else DEFAULT_POLICIES, backfill)
     jobs = read_trace(trace, format=format)
-    on = find_cluster(jobs, trace, cluster)
-    prepared = prepare(jobs, on, window=window_of(jobs, window), seed=seed, speeds=_speed_matrix(speeds))
+    if backend != "sim":
+        from slurm_rl.cli.replay_slurm import Asked, replay_real
+
+        asked = Asked(backend, policy, cluster, window, seed, clock, on, confirm, release, influence, _weights(weights))
+        with progress(as_json) as on_progress:
+            happened, real = replay_real(trace, jobs, asked, on_progress)
+        if record is not None:
+            real.record(record)
+        _tell(trace, happened, real.runs, jobs_out, report, figures, as_json, real.described())
+        return
+    contenders = parse_contenders(policy if policy is not None else DEFAULT_POLICIES, backfill)
+    where = find_cluster(jobs, trace, cluster)
+    prepared = prepare(jobs, where, window=window_of(jobs, window), seed=seed, speeds=_speed_matrix(speeds))
     with progress(as_json) as on_progress:
         runs = run_replay(
             prepared,
             contenders,
             placement=placement,
-            influence=influence,
+            influence=1.0 if influence is None else influence,
             preempt=preempt,
             events=_events(outages),
             weights=_weights(weights),
@@ -137,6 +164,20 @@ def replay(
             on_progress=on_progress,
             check=check,
         )
+    _tell(trace, prepared, runs, jobs_out, report, figures, as_json)
+
+
+def _tell(
+    trace: Path,
+    prepared: Prepared,
+    runs: list[Run],
+    jobs_out: Path | None,
+    report: Path | None,
+    figures: Path | None,
+    as_json: bool,
+    real: list[dict[str, Any]] | None = None,
+) -> None:
+    """Writes what was asked for, and prints."""
     if jobs_out is not None:
         for run in runs:
             _write_jobs(run, jobs_out if len(runs) == 1 else _named(jobs_out, run))
@@ -151,7 +192,10 @@ def replay(
         if lacking:
             print(f"slurm-rl: {lacking}", file=sys.stderr)
     if as_json:
-        print(json.dumps(as_value(trace, prepared, runs)))
+        value = as_value(trace, prepared, runs)
+        for run, about in zip(value["runs"], real or [], strict=False):
+            run["real"] = about
+        print(json.dumps(value))
     else:
         _show(prepared, runs)
         if report is not None:

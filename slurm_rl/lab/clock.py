@@ -90,7 +90,10 @@ def launch(directory: Path, speed: float) -> tuple[Process, Clock]:
     command = [shutil.which("faketime") or "faketime", "-m", "-f", _setting(speed), "sleep", "infinity"]
     holder = start(HOLDER, command, directory / "log" / f"{HOLDER}.out", env)
     shared = _shared_by(holder)
-    inode = (_SHM / shared.rpartition("/")[2]).stat().st_ino
+    memory = _SHM / shared.rpartition("/")[2]
+    inode = memory.stat().st_ino
+    for path in (memory, _SHM / f"sem.{shared.split()[0].removeprefix('/')}"):
+        path.chmod(0o666)  # jobs of any user go by this clock
     clock = Clock(speed, 0.0, shared, inode, str(library))
     return holder, Clock(speed, _beginning(clock), shared, inode, str(library))
 

@@ -151,8 +151,12 @@ def slurm_conf(spec: LabSpec, ports: Ports, host: str, plugin_dir: Path | None =
             f"RealMemory={c.mem_mb} {gres}Features={c.gpu_type} State=UNKNOWN"
             for name in c.names()
         ]
-    names = ",".join(name for c in spec.nodes for name in c.names())
-    lines.append(f"PartitionName=batch Nodes={names} Default=YES MaxTime=INFINITE DefaultTime=60 State=UP")
+    for number, partition in enumerate(dict.fromkeys(p for c in spec.nodes for p in c.partitions)):
+        names = ",".join(name for c in spec.nodes if partition in c.partitions for name in c.names())
+        default = "NO" if number else "YES"
+        lines.append(
+            f"PartitionName={partition} Nodes={names} Default={default} MaxTime=INFINITE DefaultTime=60 State=UP"
+        )
     return "\n".join([*lines, *spec.extra_conf]) + "\n"
 
 

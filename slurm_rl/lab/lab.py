@@ -144,7 +144,7 @@ def up(spec: LabSpec) -> Lab:
             programs.write(spec.directory, root, spec.auth, recorded.clock)
             conf.write_all(spec, conf.free_ports(spec.node_count()), release, plugin_dir)
             if spec.plugin is not PluginMode.OFF:
-                service.configure(spec.directory, spec.plugin, plugin_dir, recorded.clock)
+                service.configure(spec.directory, spec.plugin, plugin_dir, recorded.clock, dict(spec.service))
             try:
                 return Lab(_start(recorded))
             except SlurmError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from slurm_rl.config import as_toml
@@ -31,7 +31,9 @@ def check() -> None:
 _DEADLINE_MS = 30  # of the plugin, in real time
 
 
-def configure(directory: Path, mode: PluginMode, plugin_dir: Path | None = None, clock: Clock | None = None) -> None:
+def configure(
+    directory: Path, mode: PluginMode, plugin_dir: Path | None, clock: Clock | None, own: Mapping[str, str | float]
+) -> None:
     """Installs the plugin beside slurm.conf, where slurmctld looks for it, and writes the service's settings."""
     # slurmctld counts the plugin's milliseconds by the lab's clock.
     deadline = None if clock is None else min(1000, round(_DEADLINE_MS * clock.speed))
@@ -43,7 +45,7 @@ def configure(directory: Path, mode: PluginMode, plugin_dir: Path | None = None,
         "state_dir": str(directory / "service"),
         "interval": 2.0,  # a lab's jobs are short
         "updates_per_second": 200.0,
-    }
+    } | dict(own)
     write(config_path(directory), "".join(f"{name} = {as_toml(value)}\n" for name, value in settings.items()))
 
 

@@ -43,10 +43,12 @@ class LabNodes:
     count: int
     cpus: int
     mem_mb: int
+    first: int = 1  # the number of the first node, where several classes have one type
+    partitions: tuple[str, ...] = ("batch",)
 
     def names(self) -> list[str]:
         """Node names, such as a100-1 … a100-4; nodes without GPUs are called by their declared type too."""
-        return [f"{self.gpu_type}-{i}" for i in range(1, self.count + 1)]
+        return [f"{self.gpu_type}-{i}" for i in range(self.first, self.first + self.count)]
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class LabSpec:
     extra_conf: tuple[str, ...] = ()  # lines for slurm.conf, after all others
     clock: float = 1.0  # how many times as fast as real time the lab lives
     settings: tuple[tuple[str, str], ...] = ()  # slurm.conf's names and values, in place of the lab's own
+    service: tuple[tuple[str, str | float], ...] = ()  # the same of the service's slurm-rl.toml
     run_nodes: bool = True  # False declares the nodes and starts no slurmd: for measuring large queues
 
     def node_count(self) -> int:

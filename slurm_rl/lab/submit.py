@@ -1,11 +1,11 @@
-"""Submits a trace's jobs to a lab as time-scaled sleeps with their real GPU requests."""
+"""Submits a trace's jobs to a Slurm as sleeps, or as given commands, with their real requests."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from slurm_rl.errors import InputError, SlurmError
 from slurm_rl.lab.lab import Lab
@@ -16,50 +16,86 @@ from slurm_rl.traces.trace import Trace
 
 @dataclass(frozen=True)
 class LabSubmission:
-    """One job as sbatch takes it; `after` is when, in seconds of the lab's time from the start."""
+    """One job as sbatch takes it; `after` is when, in seconds from the start."""
 
     trace_id: str
     after: float
     arguments: tuple[str, ...]
+    user: str | None = None  # the account it is submitted under; None: ours
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """A job of the trace that the lab cannot hold, and why."""
+    """A job of the trace that Slurm cannot hold, and why."""
 
     trace_id: str
     reason: str
 
 
-def submissions(trace: Trace, speedup: float) -> Iterator[LabSubmission]:
+@dataclass(frozen=True)
+class Manner:
+    """How a trace's jobs are submitted."""
+
+    speedup: float = 1.0  # all times are divided by this
+    tag: str = "trace"  # begins the jobs' comments, by which they are found again
+    partitions: tuple[str, ...] = ()  # of the cluster, if it has several
+    typed: bool = True  # False: the nodes name no GPU types, so a request's type means nothing
+    commands: Mapping[str, str] = field(default_factory=dict)  # by trace id; others sleep
+    accounts: Sequence[str] = ()  # stand for the trace's users
+    options: tuple[str, ...] = ()  # for every sbatch
+
+
+def submissions(trace: Trace, speedup: float | Manner = 1.0) -> Iterator[LabSubmission]:
     """The trace's jobs in submit order, their times divided by the speedup."""
-    if not (speedup > 0 and math.isfinite(speedup)):
-        raise InputError(f"{speedup} is not a positive number", field="--speedup")
+    manner = speedup if isinstance(speedup, Manner) else Manner(speedup)
+    if not (manner.speedup > 0 and math.isfinite(manner.speedup)):
+        raise InputError(f"{manner.speedup} is not a positive number", field="--speedup")
     first = trace.span()[0]
-    types = trace.gpu_type.strings()
-    names = trace.job_name.strings()
+    users = trace.user.codes.tolist()
     for i in range(len(trace)):
-        run = max(float(trace.run_time[i]), 0.0) / speedup
-        limit = int(trace.time_limit[i])
-        # A blank limit means unknown: leave room above the run time, so that Slurm does not end the job first.
-        minutes = max(1, math.ceil((limit if limit > 0 else 2 * float(trace.run_time[i])) / speedup / 60))
-        nodes = max(int(trace.num_nodes[i]), 1)
-        arguments = [
-            f"--job-name={names[i] or trace.job_id[i]}",
-            f"--comment=trace:{trace.job_id[i]}",
-            f"--nodes={nodes}",
-            f"--ntasks={nodes}",
-            "--ntasks-per-node=1",
-            f"--time={minutes}",
-            "--output=/dev/null",
-        ]
-        arguments += _gpus(float(trace.num_gpus[i]), types[i], nodes)
-        if not math.isnan(trace.cpus[i]):
-            arguments.append(f"--cpus-per-task={max(1, math.ceil(float(trace.cpus[i]) / nodes))}")
-        if not math.isnan(trace.mem_gb[i]):
-            arguments.append(f"--mem={max(1, math.ceil(float(trace.mem_gb[i]) * 1024 / nodes))}M")
-        arguments.append(f"--wrap=exec sleep {run:.3f}")
-        yield LabSubmission(str(trace.job_id[i]), (int(trace.submit_time[i]) - first) / speedup, tuple(arguments))
+        after = (int(trace.submit_time[i]) - first) / manner.speedup
+        account = manner.accounts[users[i] % len(manner.accounts)] if manner.accounts and users[i] >= 0 else None
+        yield LabSubmission(str(trace.job_id[i]), after, tuple(_arguments(trace, i, manner)), account)
+
+
+def minutes_of(limit: float) -> int:
+    """A time limit as Slurm takes it: whole minutes."""
+    return max(1, math.ceil(limit / 60))
+
+
+def _arguments(trace: Trace, i: int, manner: Manner) -> list[str]:
+    name = str(trace.job_id[i])
+    run = max(float(trace.run_time[i]), 0.0)
+    limit = int(trace.time_limit[i])
+    # A blank limit means unknown: leave room above the run time, so that Slurm does not end the job first.
+    minutes = minutes_of((limit if limit > 0 else 2 * run) / manner.speedup)
+    nodes = max(int(trace.num_nodes[i]), 1)
+    kind = _label(trace, "gpu_type", i) if manner.typed else ""
+    arguments = [
+        f"--job-name={_label(trace, 'job_name', i) or name}",
+        f"--comment={manner.tag}:{name}",
+        f"--nodes={nodes}",
+        f"--ntasks={nodes}",
+        "--ntasks-per-node=1",
+        f"--time={minutes}",
+        "--output=/dev/null",
+        *manner.options,
+        *_gpus(float(trace.num_gpus[i]), kind, nodes),
+    ]
+    if not math.isnan(trace.cpus[i]):
+        arguments.append(f"--cpus-per-task={max(1, math.ceil(float(trace.cpus[i]) / nodes))}")
+    if not math.isnan(trace.mem_gb[i]):
+        arguments.append(f"--mem={max(1, math.ceil(float(trace.mem_gb[i]) * 1024 / nodes))}M")
+    partition = _label(trace, "partition", i)
+    if len(manner.partitions) > 1 and partition in manner.partitions:
+        arguments.append(f"--partition={partition}")
+    return [*arguments, f"--wrap={manner.commands.get(name) or f'exec sleep {run / manner.speedup:.3f}'}"]
+
+
+def _label(trace: Trace, column: str, i: int) -> str:
+    labels = getattr(trace, column)
+    code = int(labels.codes[i])
+    return str(labels.names[code]) if code >= 0 else ""
 
 
 def _gpus(count: float, kind: str, nodes: int) -> list[str]:
@@ -93,10 +129,15 @@ def submit(
         except SlurmError as error:
             rejected.append(Rejection(job.trace_id, str(error)))
             continue
-        accepted[job.trace_id] = int(said.strip().partition(";")[0])
+        accepted[job.trace_id] = job_id_of(said)
         if on_submit is not None:
             on_submit(job)
     return accepted, rejected
+
+
+def job_id_of(said: str) -> int:
+    """The job id that `sbatch --parsable` printed."""
+    return int(said.strip().partition(";")[0])
 
 
 def _check_types(lab: Lab, trace: Trace) -> None:
