@@ -20,10 +20,10 @@ def deferral_figures(result: Result, simulation: Simulation) -> dict[str, float 
         return None
     world = simulation.world
     counted = result.measured & result.ran
-    jobs = np.array([j for j in planner.put_off if counted[j]], dtype=np.int64)
+    jobs = np.array([j for j in planner.defer_jobs if counted[j]], dtype=np.int64)
     bound = np.minimum(rules.seconds, rules.share * np.maximum(world["live"]["expected"][jobs], 1.0))
     on = world["nodes"]["type"][result.log["node"][result.log_first[jobs]]]
-    awaited = np.array([planner.put_off[int(j)] for j in jobs], dtype=np.int64)
+    awaited = np.array([planner.defer_jobs[int(j)] for j in jobs], dtype=np.int64)
     in_time = result.wait[jobs] <= bound
     return {
         "jobs": len(jobs),

@@ -1,7 +1,8 @@
-"""The controller's cycle: observe, decide, diff, journal, apply, read back."""
+"""The controller's tick: observe, decide, compare, journal, write, read back, tell."""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import math
 import threading
@@ -9,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import structlog
@@ -21,41 +22,29 @@ from slurm_rl.controller.diff import changes, in_safe_write_order, wanted_factor
 from slurm_rl.controller.estimates import RunTimes
 from slurm_rl.controller.explain.queue_report import QueueReport
 from slurm_rl.controller.explain.start_forecast import expected_starts
+from slurm_rl.controller.learning import Learning
 from slurm_rl.controller.live_policy import LivePolicy, load_policy
-from slurm_rl.controller.ours import advised, at_zero, given_unseen, rows_of, shown, to_clear
 from slurm_rl.controller.promote import CURRENT, Promotions
-from slurm_rl.controller.slurm_snapshot import LiveQueue, finished_jobs, observe
-from slurm_rl.controller.undo import min_job_age, undo
-from slurm_rl.controller.writers.gpu_type import GpuTypeWriter, given_speeds, ran_on
+from slurm_rl.controller.slurm_snapshot import LiveQueue, observe
+from slurm_rl.controller.undo import undo
+from slurm_rl.controller.writers.gpu_type import GpuTypeWriter
+from slurm_rl.controller.writers.protocol import Turn, Writer
+from slurm_rl.controller.writers.site_factor import SiteFactorWriter
 from slurm_rl.controller.writers.start_time import StartTimeWriter, rules
 from slurm_rl.decide import Guardrails
 from slurm_rl.domain.snapshot import Plan
-from slurm_rl.errors import EnvironmentMissing, SlurmError, SlurmRlError
+from slurm_rl.errors import EnvironmentMissing, SlurmRlError
 from slurm_rl.kernel.arrays import Array
-from slurm_rl.obs.journal import Change, Journal, JournalError, Key, LostLease, own_name
+from slurm_rl.obs.journal import Change, Journal, JournalError, LostLease, own_name
 from slurm_rl.obs.metrics import Metrics
 from slurm_rl.place.plan import Planner, PlannerSettings
 from slurm_rl.place.problem import parse_weights
-from slurm_rl.place.speed import Ran, learn_speeds
 from slurm_rl.slurm.client import SlurmClient
-from slurm_rl.slurm.model import JobUpdate, SlurmJob, SlurmState, UpdateStatus
-from slurm_rl.slurm.text import setting
 
-_LEARN_EVERY = 300.0
-_FENCE = 1.0  # seconds after the journal's word in which a write must begin
 _FALLBACKS = 3  # ticks without usable scores after which Slurm gets its own order back
-_PRUNE_EVERY = 3600.0
-_REVIEW_EVERY = 60.0  # seconds between looks at jobs that may have a factor of ours, though none is shown
-_REMEMBERED = 20_000  # finished jobs that GPU speeds are learned from
+_LOOK_EVERY = 60.0  # seconds between looks for something of ours that can only be guessed, outside enforce mode
 
 log = structlog.get_logger()
-
-
-@runtime_checkable
-class ReadsSiteFactors(Protocol):
-    """A client that can read SiteFactors back without a whole snapshot."""
-
-    def site_factors(self) -> dict[int, int]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +94,11 @@ class Controller:
         self.holder = holder or own_name()
         self.budget = WriteBudget(config)
         self.planner = _planner(config)
-        self.speeds = given_speeds(config)
-        self._ran: list[Ran] = []  # on which GPU types finished jobs ran, where speeds are learned
-        self.steering = GpuTypeWriter(config, journal)
-        self.deferring = StartTimeWriter(config, journal, self.metrics)
-        self.run_times = RunTimes()
+        self.learning = Learning(config, clock)
+        self.site_factor = SiteFactorWriter(config, journal, self.metrics, self.budget)
+        self.gpu_type = GpuTypeWriter(config, journal)
+        self.start_time = StartTimeWriter(config, journal, self.metrics)
+        self.writers: tuple[Writer[Any], ...] = (self.site_factor, self.gpu_type, self.start_time)
         self.view: QueueReport | None = None  # of the last tick, for the service; replaced as a whole
         self.observed: tuple[LiveQueue, Plan] | None = None
         self.advisor: Advisor | None = None
@@ -119,13 +108,7 @@ class Controller:
         self.poked = threading.Event()
         self._heard = (self.journal.last_command() or (0, "", ""))[0]
         self._mode = config.mode
-        self._written: dict[tuple[int, int], int] = {}
-        self._shadow: dict[tuple[int, int], int] = {}
-        self._learned_until = 0.0
-        self._learned: set[tuple[int, int]] = set()
-        self._pruned = 0.0
-        self._reviewed = 0.0
-        self._absent: dict[Key, float] = {}  # jobs of the journal that are not there, and since when
+        self._looked = 0.0
         self._fallbacks = 0
         self.metrics.set_mode(self._mode)
 
@@ -144,87 +127,95 @@ class Controller:
             return TickOutcome("off", mode)
         token = self._lead() if mode == "enforce" else 0
 
-        # 2. Observe: Slurm's queue, nodes and factors, and what finished jobs teach.
+        # 2. Observe: the queue as users made it, and what finished jobs teach.
         began = time.perf_counter()
         said = self.client.snapshot()
-        state = self.deferring.own(self.steering.own(said))
-        self._learn(state)
-        view = observe(state, self.run_times, self.policy.spec, self.speeds, self.config.leave_alone)
-        drifted = self._drift(view)
+        state = functools.reduce(lambda seen, writer: writer.own(seen), self.writers, said)
+        self.learning.learn(self.client, state)
+        queue = observe(state, self.run_times, self.policy.spec, self.learning.speeds, self.config.leave_alone)
+        drifted = self.site_factor.drifted(queue)
         self._phase("observe", began)
 
         # 3. Decide.
         began = time.perf_counter()
         guardrails = Guardrails(self.config.influence, self.config.starve_age, self.config.starve_factor)
-        plan = self.policy.plan(view.snapshot, guardrails, dict(view.weights), self.config.placement, self.planner)
+        plan = self.policy.plan(queue.snapshot, guardrails, dict(queue.weights), self.config.placement, self.planner)
         note = self._gate(plan)
 
-        # 4. Diff: only what changes the order, the head of the queue first, within the budget.
+        # 4. Compare: only what changes the order, the head of the queue first, within the budget.
         self.budget.ease(self.client.health())
-        bound = math.floor(self.config.influence * sum(view.weights.values()))
-        site = self._virtual(view) if mode == "shadow" else view.site
-        if self._fallbacks >= _FALLBACKS:
-            wanted = np.zeros(len(view.jobs), dtype=np.int64)
-        else:
-            wanted = wanted_factors(view, plan, bound, self.config.top_jobs, site, self.budget.per_tick)
-        difference = [] if 0 < self._fallbacks < _FALLBACKS else changes(view, plan, wanted, site)
+        wanted, bound, difference = self._compare(queue, plan, mode)
         number = self.journal.tick(
             self.clock(), mode, self.policy.name, self.policy.model, len(plan.order), len(difference), note
         )
-        self._publish(view, plan, wanted, bound, number)
+        self._publish(queue, plan, wanted, bound, number)
         self._phase("decide", began)
+        if token is None:
+            return TickOutcome("standby", mode, len(plan.order), len(difference), 0, drifted, note)
 
-        # 5. Journal and apply, within the budget; or, in shadow mode, only record.
+        # 5. Write, each writer within the budget, and read back; or, in shadow mode, only record.
         began = time.perf_counter()
-        batch = [(view.jobs[j], c) for j, c in in_safe_write_order(difference)]
+        factors = [(queue.jobs[j], change) for j, change in in_safe_write_order(difference)]
+        may_write = functools.partial(self._may_write, token)
+        turn = Turn(said, queue, plan, factors, number, token, self.clock, may_write, self.stopping.wait, log)
         applied = 0
         if mode == "shadow":
-            self._record_shadow(number, [c for _, c in batch[: self.budget.per_tick]])
-            made = self.deferring.imagine(view, plan, number, self.clock())
-            self.metrics.updates.labels("shadow").inc(made)
-        elif token is None:
-            return TickOutcome("standby", mode, len(plan.order), len(difference), 0, drifted, note)
+            for writer in self.writers:
+                writer.imagine(turn, self.budget.per_tick)
         else:
-            self._adopt(state)
-            batch = [*self._to_clear(view), *batch][: self.budget.per_tick]
-            applied = self._apply(number, token, batch)
-            # 6. Read back what was written; the next tick corrects what is not as it should be.
-            drifted += self._read_back([c for _, c in batch])
-            steered = self._steer(state, view, plan, number, token)
-            self._defer(said, view, plan, number, token, self.budget.per_tick - steered)
+            applied, wrong = self._write(turn)
+            drifted += wrong
         self._phase("apply", began)
 
-        # 7. Foresee when jobs may start, for those who ask.
+        # 6. Tell when jobs may start, for those who ask.
         began = time.perf_counter()
         if self.view is not None:
-            deferrals = self.deferring.summary(self.clock())
-            self.view = replace(self.view, foreseen=expected_starts(view, plan), deferrals=deferrals)
+            deferrals = self.start_time.summary(self.clock())
+            self.view = replace(self.view, forecast=expected_starts(queue, plan), deferrals=deferrals)
         self._phase("foresee", began)
-        self._count(view, plan, len(difference) - applied if mode == "enforce" else len(difference))
+        self._count(queue, plan, len(difference) - applied)
         return TickOutcome("done", mode, len(plan.order), len(difference), applied, drifted, note)
 
-    def _steer(self, state: SlurmState, view: LiveQueue, plan: Plan, tick: int, token: int) -> int:
-        """Tells Slurm which GPU types were planned for jobs that start now, and takes back what came to nothing."""
-        self.steering.forget(state)
-        problem = self.steering.problem(state.release, state.nodes) if self.steering.active else ""
-        if problem:
-            log.error("placement", error=problem)
-            return 0
-        steers = self.steering.wanted(view, plan)[: self.budget.per_tick]
-        if steers and self._lead() != token:
-            raise LostLease("another controller led meanwhile: this tick ends here")
-        self.steering.apply(self.client, steers, tick, token, self.clock())
-        return len(steers)
+    def _compare(self, queue: LiveQueue, plan: Plan, mode: str) -> tuple[Array, int, list[tuple[int, Change]]]:
+        """The SiteFactor each job should have, the bound on them, and where they are not so."""
+        bound = math.floor(self.config.influence * sum(queue.weights.values()))
+        site = queue.site
+        if mode == "shadow":
+            site = np.array(self.site_factor.imagined(queue), dtype=np.int64)
+        if self._fallbacks >= _FALLBACKS:
+            wanted = np.zeros(len(queue.jobs), dtype=np.int64)
+        else:
+            wanted = wanted_factors(queue, plan, bound, self.config.top_jobs, site, self.budget.per_tick)
+        waiting = 0 < self._fallbacks < _FALLBACKS  # scores may be usable again at the next tick
+        return wanted, bound, [] if waiting else changes(queue, plan, wanted, site)
 
-    def _defer(self, said: SlurmState, view: LiveQueue, plan: Plan, tick: int, token: int, most: int) -> None:
-        """Defers jobs as planned, and lets those start that are no longer deferred; after types are told."""
-        self.deferring.settle(said, self.clock())
-        puts = self.deferring.wanted(view, plan)[:most]
-        if not puts or self.stopping.is_set() or self._obey() != "enforce":
-            return
+    def _write(self, turn: Turn) -> tuple[int, int]:
+        """SiteFactors within the budget, then types and start times within another; (applied, not as written)."""
+        self.site_factor.settle(turn)
+        writes = self.site_factor.wanted(turn)[: self.budget.per_tick]
+        applied = self.site_factor.apply(self.client, writes, turn)
+        wrong = self.site_factor.read_back(self.client, writes)
+        room = self.budget.per_tick
+        for writer in self.writers[1:]:
+            writer.settle(turn)
+            rest = writer.wanted(turn)[:room]
+            if rest and turn.may_write():
+                writer.apply(self.client, rest, turn)
+                room -= len(rest)
+        return applied, wrong
+
+    def _may_write(self, token: int) -> bool:
+        """Whether a tick may go on writing; raises LostLease if another controller has led meanwhile."""
+        self.heartbeat = self.clock()
+        if self.stopping.is_set() or self._obey() != "enforce":
+            return False
         if self._lead() != token:
             raise LostLease("another controller led meanwhile: this tick ends here")
-        self.deferring.apply(self.client, puts, tick, token, self.clock())
+        return True
+
+    @property
+    def run_times(self) -> RunTimes:
+        return self.learning.run_times
 
     def run(self) -> None:
         """Ticks until stopped. A failing tick leaves Slurm as it is, says so, and the next one tries again."""
@@ -262,11 +253,11 @@ class Controller:
         planner = _planner(config)
         if config.mode != self.config.mode:
             self.journal.command(self.clock(), config.mode, "reload")
-        self.config, self.policy, self.budget = config, policy, WriteBudget(config)
-        self.steering = GpuTypeWriter(config, self.journal)
-        self.planner = planner
-        self.deferring.follow(config)
-        self.speeds = given_speeds(config)
+        self.config, self.policy, self.planner = config, policy, planner
+        self.budget = self.site_factor.budget = WriteBudget(config)
+        self.learning.follow(config)
+        for writer in self.writers:
+            writer.follow(config)
         self.poked.set()
 
     def command(self, mode: str, who: str) -> None:
@@ -286,7 +277,7 @@ class Controller:
         command = self.journal.last_command()
         if command is not None and command[0] > self._heard:
             self._heard, self._mode, who = command
-            self._reviewed = 0.0
+            self._looked = 0.0
             log.warning("mode", mode=self._mode, by=who)
             self.metrics.set_mode(self._mode)
         return self._mode
@@ -313,14 +304,14 @@ class Controller:
         """Whether something of ours may be left: at once if it is known, now and then if it can only be guessed."""
         if self.journal.touched() or self.journal.deferred():
             return True
-        due = self.clock() - self._reviewed >= _REVIEW_EVERY
+        due = self.clock() - self._looked >= _LOOK_EVERY
         return due and bool(self.journal.watched() or self.journal.steered())
 
     def _take_back(self) -> None:
         """Outside enforce mode nothing of ours stays in Slurm."""
         token = self._lead()
         if token is not None:
-            self._reviewed = self.clock()
+            self._looked = self.clock()
             done = undo(self.client, self.journal, token=token, clock=self.clock)
             log.warning(
                 "undo",
@@ -329,29 +320,7 @@ class Controller:
                 left=len(done.left),
                 unverified=len(done.unverified),
             )
-            self._written.clear()
-
-    def _learn(self, state: SlurmState) -> None:
-        """Feeds the estimator with jobs that ended since the last time."""
-        now = self.clock()
-        if now - self._learned_until < _LEARN_EVERY:
-            return
-        if setting(state.config, "AccountingStorageType") != "accounting_storage/slurmdbd":
-            self._learned_until = now
-            return
-        start = self._learned_until - 600 if self._learned_until else now - self.config.history_days * 86_400
-        try:
-            rows = [r for r in self.client.history(start, now) if (r.job_id, r.end_time or 0) not in self._learned]
-        except SlurmError as error:
-            log.warning("history", error=str(error))
-            return
-        ended = [r for r in rows if r.end_time]
-        self.run_times.learn(finished_jobs(ended, state.nodes))
-        self._learned = {k for k in self._learned if k[1] > start} | {(r.job_id, r.end_time or 0) for r in ended}
-        self._learned_until = now
-        if self.config.gpu_speeds == "learned":
-            self._ran = [*self._ran, *ran_on(ended)][-_REMEMBERED:]
-            self.speeds = learn_speeds(self._ran)
+            self.site_factor.forget()
 
     def _gate(self, plan: Plan) -> str:
         """Counts ticks without usable scores: the first ones are dropped, then Slurm gets its own order back."""
@@ -362,100 +331,6 @@ class Controller:
         self.metrics.fallbacks.inc()
         log.error("scores", policy=self.policy.name, error=str(plan.reasons[0]))
         return "fallback"
-
-    def _virtual(self, view: LiveQueue) -> Array:
-        """The factors as they would be had shadow mode written: so that it records each change once."""
-        present = {(j.job_id, j.submit_time or 0) for j in view.jobs}
-        self._shadow = {key: value for key, value in self._shadow.items() if key in present}
-        return np.array([self._shadow.get((j.job_id, j.submit_time or 0), 0) for j in view.jobs], dtype=np.int64)
-
-    def _record_shadow(self, tick: int, batch: list[Change]) -> None:
-        if batch:
-            self.journal.shadow(tick, self.clock(), batch)
-            self._shadow |= {(c.job_id, c.submit_time): c.new for c in batch}
-            self.metrics.updates.labels("shadow").inc(len(batch))
-
-    def _adopt(self, state: SlurmState) -> None:
-        """Enters jobs that got a factor at submission into the journal, and drops jobs that have none any more."""
-        now = self.clock()
-        advice = self.journal.advice(now - 600)
-        recent = [*advised(state.jobs, advice), *given_unseen(state.jobs, advice)]
-        if recent:
-            self.journal.adopt([(j.job_id, j.submit_time or 0, j.site_factor or 0) for j in recent], now)
-        if now - self._reviewed > _REVIEW_EVERY:
-            self._review(state, now)
-            self._reviewed = now
-        if now - self._pruned > _PRUNE_EVERY:
-            self.journal.prune(now - self.config.journal_days * 86_400, self.config.journal_mb * 1e6)
-            self._pruned = now
-
-    def _review(self, state: SlurmState, now: float) -> None:
-        """Drops jobs from the journal that were seen at 0, or that cannot come back by a requeue."""
-        touched = self.journal.touched()
-        there = rows_of(state.jobs, touched)
-        self._absent = {key: self._absent.get(key, now) for key in touched if key not in there}
-        late = now - min_job_age(state) - _REVIEW_EVERY
-        over = {key for key, since in self._absent.items() if since < late}
-        over |= at_zero(state.jobs, touched) & self.journal.touched_before(now - 2 * _REVIEW_EVERY)
-        self.journal.forget(sorted(over))
-
-    def _to_clear(self, view: LiveQueue) -> list[tuple[SlurmJob, Change]]:
-        """Factors of ours on jobs that must not have one: given at submission, or before they were exempt."""
-        jobs = [j for j in view.state.jobs if j.job_id in view.never]
-        if not jobs:
-            return []
-        found = to_clear(jobs, self.journal.touched(), self.journal.advice(self.clock() - 600))
-        why = view.left_alone
-        return [(j, Change(j.job_id, j.submit_time or 0, shown(j), 0, why[j.job_id])) for j in found]
-
-    def _apply(self, tick: int, token: int, batch: list[tuple[SlurmJob, Change]]) -> int:
-        """Writes in portions of a second's budget; each is committed to the journal before it is sent."""
-        rate = self.budget.per_second
-        self.metrics.budget.set(rate)
-        size = max(1, math.floor(rate))
-        applied = 0
-        for at in range(0, len(batch), size):
-            portion = batch[at : at + size]
-            began = time.monotonic()
-            if self.stopping.is_set() or self._obey() != "enforce":
-                break
-            if self._lead() != token:
-                raise LostLease("another controller led meanwhile: this tick ends here")
-            now = self.clock()
-            numbers = self.journal.intend(tick, token, now, [c for _, c in portion])
-            if self.clock() - now > _FENCE:
-                raise LostLease("stood still between journal and write: nothing is written")
-            results = self.client.update([JobUpdate.of(j, site_factor=c.new) for j, c in portion])
-            for (_, change), result in zip(portion, results, strict=True):
-                self.metrics.updates.labels(result.status.value).inc()
-                if result.status is UpdateStatus.APPLIED:
-                    self._written[change.job_id, change.submit_time] = change.new
-                    applied += 1
-            self.journal.settle([(n, r.status.value) for n, r in zip(numbers, results, strict=True)])
-            self.heartbeat = self.clock()
-            if at + size < len(batch):
-                self.stopping.wait(max(0.0, len(portion) / rate - (time.monotonic() - began)))
-        return applied
-
-    def _read_back(self, batch: list[Change]) -> int:
-        """How many jobs do not have the factor that was just written; started ones are no longer shown."""
-        if not batch or not isinstance(self.client, ReadsSiteFactors):
-            return 0
-        shown = self.client.site_factors()
-        written = [c for c in batch if self._written.get((c.job_id, c.submit_time)) == c.new]
-        wrong = sum(1 for c in written if shown.get(c.job_id, c.new) != c.new)
-        self.metrics.drift.inc(wrong)
-        return wrong
-
-    def _drift(self, view: LiveQueue) -> int:
-        """How many factors are no longer as written: an operator, a restart or backfill changed them."""
-        seen = {(j.job_id, j.submit_time or 0): int(view.site[i]) for i, j in enumerate(view.jobs) if j.pending}
-        self._written = {key: value for key, value in self._written.items() if key in seen}
-        wrong = [key for key, value in self._written.items() if seen[key] != value]
-        for key in wrong:
-            del self._written[key]
-        self.metrics.drift.inc(len(wrong))
-        return len(wrong)
 
     def _publish(self, view: LiveQueue, plan: Plan, wanted: Array, bound: int, number: int) -> None:
         self.observed = (view, plan)

@@ -32,7 +32,7 @@ class Deferral:
             raise InputError("seconds, share and times must be above 0, gain from 0 to below 1", field="deferral")
 
 
-def put_off(
+def defer_jobs(
     world: World, pool: int, queue: Array, now: int, cost: Array, rules: Deferral
 ) -> dict[int, tuple[int, int]]:
     """Waiting jobs that should not start now: job -> until when, and for which GPU type.

@@ -15,7 +15,7 @@ import numpy as np
 from slurm_rl.errors import InputError, unknown_name
 from slurm_rl.kernel.arrays import LOG, MIX, NEVER, NEW_HEAD, NOW, Array
 from slurm_rl.kernel.tables import World
-from slurm_rl.place.defer import Deferral, put_off
+from slurm_rl.place.defer import Deferral, defer_jobs
 from slurm_rl.place.greedy import place_greedily
 from slurm_rl.place.mip import SOLVERS, solve
 from slurm_rl.place.prices import Prices
@@ -71,7 +71,7 @@ class Planner:
         self.tally = Tally()
         self.notes: list[str] = []
         self.awaited: dict[int, int] = {}  # by job that was deferred: the GPU type
-        self.put_off: dict[int, int] = {}  # likewise of all passes: the type that a job was last left for
+        self.defer_jobs: dict[int, int] = {}  # likewise of all passes: the type that a job was last left for
         self._map: _Map | None = None
         self._solved: OrderedDict[object, dict[int, Where]] = OrderedDict()
 
@@ -111,13 +111,13 @@ class Planner:
         rules = self.settings.deferral
         if rules is None:
             return queue
-        off = put_off(world, pool, queue, int(world["clock"]), cost, rules)
+        off = defer_jobs(world, pool, queue, int(world["clock"]), cost, rules)
         if not off:
             return queue
         self.tally.deferred += len(off)
         for job, (until, awaited) in off.items():
             world["hint_of"][job] = -until
-            self.awaited[job] = self.put_off[job] = awaited
+            self.awaited[job] = self.defer_jobs[job] = awaited
         return queue[world["hint_of"][queue] == 0]
 
     def _of_pool(

@@ -34,7 +34,7 @@ class QueueReport:
     tick: int
     mode: str
     live_policy: LivePolicy
-    foreseen: Array | None = None  # starts of the jobs in order, once they have been simulated
+    forecast: Array | None = None  # starts of the jobs in order, once they have been simulated
     deferrals: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
@@ -112,11 +112,11 @@ class QueueReport:
 
     @cached_property
     def _starts(self) -> Array:
-        """Starts as foreseen, or, where the simulation says nothing (yet), by the work that lies before each job."""
+        """Starts as forecast, or, where the simulation says nothing (yet), by the work that lies before each job."""
         starts = _by_work(self.view, self.plan)
-        if self.foreseen is not None:
-            known = np.isfinite(self.foreseen[:, 0])
-            starts[known] = self.foreseen[known]
+        if self.forecast is not None:
+            known = np.isfinite(self.forecast[:, 0])
+            starts[known] = self.forecast[known]
         return starts
 
     @cached_property

@@ -1,30 +1,28 @@
-"""Brings a plan's GPU types to Slurm as features of jobs that are about to start, and takes them back.
+"""Writes a plan's GPU types as features of jobs that are about to start, and takes them back.
 
 A job that any of several GPU types would serve gets the planned type's feature: hard (`features`), or as a wish
-(`prefer`). Jobs that name a type or carry a constraint of their own are left as they are. Every write is in the journal
-before it is sent, together with what the user had asked for.
+(`prefer`). Jobs that name a type or carry a constraint of their own are left as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
-import structlog
 
-from slurm_rl.config import Config
-from slurm_rl.controller.restore import features_update, key_of
-from slurm_rl.controller.slurm_snapshot import LiveQueue
-from slurm_rl.domain.snapshot import Plan
+from slurm_rl.controller.writers.protocol import TakeBack, TakenBack, Turn, key_of, return_all
 from slurm_rl.obs.journal import Journal, Key, Steered
-from slurm_rl.place.speed import Ran, SpeedMatrix, parse_speeds
 from slurm_rl.slurm.client import SlurmClient
 from slurm_rl.slurm.gpufeatures import feature_names, lacking
-from slurm_rl.slurm.model import HistoryJob, SlurmJob, SlurmNode, SlurmState, UpdateStatus
-from slurm_rl.slurm.release import Release, prefer_is_sound
+from slurm_rl.slurm.model import JobUpdate, SlurmJob, SlurmState, UpdateStatus
+from slurm_rl.slurm.release import prefer_is_sound
 
-log = structlog.get_logger()
+if TYPE_CHECKING:
+    from slurm_rl.config import Config
+    from slurm_rl.controller.slurm_snapshot import LiveQueue
+    from slurm_rl.domain.snapshot import Plan
 
 
 def steerable(job: SlurmJob, field: str) -> str:
@@ -44,23 +42,8 @@ def steerable(job: SlurmJob, field: str) -> str:
     return ""
 
 
-def given_speeds(config: Config) -> SpeedMatrix:
-    """Speeds as configured; types that are not named count as published."""
-    return SpeedMatrix({} if config.gpu_speeds == "learned" else parse_speeds(config.gpu_speeds, "gpu_speeds"))
-
-
-def ran_on(rows: Iterable[HistoryJob]) -> list[Ran]:
-    """Finished jobs that ran on GPUs of one type."""
-    found = []
-    for r in rows:
-        kinds = [kind for kind, count in r.gpus_allocated.items() if kind and count]
-        if r.state == "COMPLETED" and len(kinds) == 1:
-            found.append(Ran(r.user, r.name, r.gpus_allocated[kinds[0]], kinds[0], float(r.elapsed)))
-    return found
-
-
 @dataclass(frozen=True, slots=True)
-class Steer:
+class FeatureWrite:
     """One feature expression to write."""
 
     job: SlurmJob
@@ -70,25 +53,33 @@ class Steer:
 
 
 class GpuTypeWriter:
-    """Follows jobs from the tick at which a type was planned for them until they start, or get their own back."""
+    """Follows a job from the tick that planned a type for it until it starts, or has its own features again."""
+
+    name: ClassVar[str] = "gpu_type"
 
     def __init__(self, config: Config, journal: Journal) -> None:
-        self.field = config.placement_lever
-        self.names = feature_names(config.gpu_features)
-        self.patience = config.placement_ticks
+        self.follow(config)
         self.journal = journal
         self._ticks: dict[Key, int] = {}  # ticks since a job was steered, without a start
         self._resting: dict[Key, int] = {}  # jobs that got their own back, and for how many ticks they are left alone
+
+    def follow(self, config: Config) -> None:
+        """Takes over another configuration."""
+        self.field = config.placement_lever
+        self.names = feature_names(config.gpu_features)
+        self.patience = config.placement_ticks
 
     @property
     def active(self) -> bool:
         return self.field != "off"
 
-    def problem(self, release: Release, nodes: Iterable[SlurmNode]) -> str:
+    def _problem(self, state: SlurmState) -> str:
         """Why nothing may be steered on this site; "" if it may."""
-        if self.field == "prefer" and not prefer_is_sound(release):
-            return f"Slurm {release} does not keep Prefer= apart from a user's constraint"
-        missing = lacking(nodes, self.names)
+        if not self.active:
+            return ""
+        if self.field == "prefer" and not prefer_is_sound(state.release):
+            return f"Slurm {state.release} does not keep Prefer= apart from a user's constraint"
+        missing = lacking(state.nodes, self.names)
         return f"no such feature on {next(iter(missing.values()))[0]}: {next(iter(missing))}" if missing else ""
 
     def own(self, state: SlurmState) -> SlurmState:
@@ -105,11 +96,20 @@ class GpuTypeWriter:
                 jobs.append(job)
         return msgspec.structs.replace(state, jobs=tuple(jobs))
 
-    def wanted(self, view: LiveQueue, plan: Plan) -> list[Steer]:
+    def settle(self, turn: Turn) -> None:
+        """Drops jobs that have started or are gone from the journal."""
+        waiting = {key_of(j) for j in turn.said.jobs if j.pending}
+        self.journal.release_steered([key for key in self.journal.steered() if key not in waiting])
+
+    def wanted(self, turn: Turn) -> list[FeatureWrite]:
         """What to write: the planned type of jobs that start now, and users' own where a start did not come."""
+        problem = self._problem(turn.queue.state)
+        if problem:
+            turn.log.error("placement", error=problem)
+            return []
         steered = self.journal.steered()
-        waiting = {key_of(j): j for j in view.state.jobs if j.pending}
-        planned = self._planned(view, plan) if self.active else {}
+        waiting = {key_of(j): j for j in turn.queue.state.jobs if j.pending}
+        planned = self._planned(turn.queue, turn.plan) if self.active else {}
         self._resting = {k: n - 1 for k, n in self._resting.items() if n > 1 and k in waiting}
         self._ticks = {k: self._ticks.get(k, 0) + 1 for k in steered if k in waiting}
         found = []
@@ -118,14 +118,14 @@ class GpuTypeWriter:
             before = steered.get(key)
             if key in self._resting or (before is not None and before.value == value):
                 continue
-            found.append(Steer(job, value, getattr(job, self.field), f"planned to start on {kind}"))
+            found.append(FeatureWrite(job, value, getattr(job, self.field), f"planned to start on {kind}"))
             self._ticks[key] = 0
         for key, ours in steered.items():
             late = self._ticks.get(key, 0) >= self.patience
             if key not in waiting or not (late or ours.field != self.field):
                 continue
             found = [s for s in found if key_of(s.job) != key]
-            found.append(Steer(waiting[key], ours.own, ours.own, "it did not start: the user's own again"))
+            found.append(FeatureWrite(waiting[key], ours.own, ours.own, "it did not start: the user's own again"))
             self._resting[key] = self.patience
         return found
 
@@ -146,28 +146,46 @@ class GpuTypeWriter:
                 found[key_of(job)] = (job, self.names.get(name.lower(), name), name)
         return found
 
-    def apply(self, client: SlurmClient, steers: list[Steer], tick: int, token: int, now: float) -> int:
+    def imagine(self, turn: Turn, most: int) -> int:
+        """Shadow mode records no types: a plan that is not carried out is made anew at every tick."""
+        return 0
+
+    def apply(self, client: SlurmClient, writes: Sequence[FeatureWrite], turn: Turn) -> int:
         """Journals and writes; how many were applied."""
-        if not steers:
-            return 0
-        rows = [Steered(self.field if s.value != s.own else self._field_of(s), s.value, s.own) for s in steers]
-        self.journal.steer(token, now, [(key_of(s.job), row) for s, row in zip(steers, rows, strict=True)])
-        results = client.update([features_update(s.job, row) for s, row in zip(steers, rows, strict=True)])
+        rows = [Steered(self.field if s.value != s.own else self._field_of(s), s.value, s.own) for s in writes]
+        self.journal.steer(
+            turn.token, turn.clock(), [(key_of(s.job), row) for s, row in zip(writes, rows, strict=True)]
+        )
+        results = client.update([features_update(s.job, row) for s, row in zip(writes, rows, strict=True)])
         back = [
             key_of(s.job)
-            for s, row, r in zip(steers, rows, results, strict=True)
+            for s, row, r in zip(writes, rows, results, strict=True)
             if r.status is UpdateStatus.REFUSED or (r.applied and row.value == row.own)
         ]
         self.journal.release_steered(back)
-        for s, r in zip(steers, results, strict=True):
-            log.info("steer", tick=tick, job=s.job.job_id, value=s.value, why=s.why, status=r.status.value)
+        for s, r in zip(writes, results, strict=True):
+            turn.log.info("steer", tick=turn.tick, job=s.job.job_id, value=s.value, why=s.why, status=r.status.value)
         return sum(r.applied for r in results)
 
-    def _field_of(self, steer: Steer) -> str:
-        before = self.journal.steered().get(key_of(steer.job))
+    def _field_of(self, write: FeatureWrite) -> str:
+        before = self.journal.steered().get(key_of(write.job))
         return before.field if before is not None else self.field
 
-    def forget(self, state: SlurmState) -> None:
-        """Drops jobs that have started or are gone from the journal."""
-        waiting = {key_of(j) for j in state.jobs if j.pending}
-        self.journal.release_steered([key for key in self.journal.steered() if key not in waiting])
+    @staticmethod
+    def take_back(order: TakeBack) -> TakenBack:
+        """Every waiting job that was steered gets its user's own expression."""
+        journal = order.journal
+        return return_all(
+            order,
+            journal.steered,
+            journal.release_steered,
+            lambda job, row: getattr(job, row.field) == row.value != row.own,
+            lambda job, row: features_update(job, replace(row, value=row.own)),
+        )
+
+
+def features_update(job: SlurmJob, row: Steered) -> JobUpdate:
+    """The update that writes a feature expression."""
+    if row.field == "prefer":
+        return JobUpdate.of(job, prefer=row.value)
+    return JobUpdate.of(job, features=row.value)

@@ -1,34 +1,39 @@
-"""Defers a job although it fits, by a StartTime that ends by itself; journaled before it is sent.
+"""Defers a job that fits by a StartTime that ends by itself.
 
-A job that the plan defers gets the second until which it may wait. A job that the plan no longer defers may start
-at once again. Whoever else changes a job's start time has the last word: such a job is not touched any more.
+A job that the plan defers gets the second until which it may wait. A job that the plan no longer defers may start at
+once again. Whoever else changes a job's start time has the last word: such a job is not touched any more.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
-import structlog
 
-from slurm_rl.config import Config
-from slurm_rl.controller.restore import SLACK, key_of, still_ours
-from slurm_rl.controller.slurm_snapshot import LiveQueue
 from slurm_rl.controller.writers.gpu_type import steerable
-from slurm_rl.domain.snapshot import Plan
+from slurm_rl.controller.writers.protocol import TakeBack, TakenBack, Turn, key_of, return_all
 from slurm_rl.obs.journal import Deferred, Journal, Key
-from slurm_rl.obs.metrics import Metrics
-from slurm_rl.place.defer import Deferral
 from slurm_rl.slurm.client import SlurmClient
 from slurm_rl.slurm.model import JobUpdate, PriorityFactors, SlurmJob, SlurmState, UpdateStatus
 
-log = structlog.get_logger()
+if TYPE_CHECKING:
+    from slurm_rl.config import Config
+    from slurm_rl.obs.metrics import Metrics
+    from slurm_rl.place.defer import Deferral
+
+SLACK = 5  # seconds that a plain submission, or a lift, may take to become eligible
 
 
 def rules(config: Config) -> Deferral | None:
     """How long jobs may be deferred, as configured; None: not at all."""
-    return Deferral(seconds=float(config.placement_defer)) if config.placement_defer else None
+    if not config.placement_defer:
+        return None
+    from slurm_rl.place.defer import Deferral  # it imports arrays, which undo must not
+
+    return Deferral(seconds=float(config.placement_defer))
 
 
 def deferrable(job: SlurmJob) -> str:
@@ -42,8 +47,15 @@ def deferrable(job: SlurmJob) -> str:
     return steerable(job, "features")
 
 
+def still_ours(job: SlurmJob, row: Deferred) -> bool:
+    """Whether a job's start time is the one that we wrote."""
+    if job.eligible_time is None:
+        return False
+    return 0 <= job.eligible_time - row.written <= (SLACK if row.lifted else 0)
+
+
 @dataclass(frozen=True, slots=True)
-class Put:
+class StartTimeWrite:
     """A start time to write; `row` is what the journal will say of the job."""
 
     job: SlurmJob
@@ -53,6 +65,8 @@ class Put:
 
 class StartTimeWriter:
     """Follows jobs that were deferred until they start, and counts what it was good for."""
+
+    name: ClassVar[str] = "start_time"
 
     def __init__(self, config: Config, journal: Journal, metrics: Metrics) -> None:
         self.follow(config)
@@ -94,32 +108,33 @@ class StartTimeWriter:
             return known
         return msgspec.structs.replace(known, site=site, priority=known.priority - known.site + site)
 
-    def wanted(self, view: LiveQueue, plan: Plan) -> list[Put]:
+    def wanted(self, turn: Turn) -> list[StartTimeWrite]:
         """What to write: start times of jobs to defer, and lifts of those that are no longer deferred."""
-        return self._wanted(view, plan, self.journal.deferred())
+        return self._wanted(turn, self.journal.deferred())
 
-    def imagine(self, view: LiveQueue, plan: Plan, tick: int, now: float) -> int:
+    def imagine(self, turn: Turn, most: int) -> int:
         """Records what would have been written, each start time once; how many. Slurm is told nothing."""
-        waiting = {key_of(j) for j in view.jobs if j.pending}
+        waiting = {key_of(j) for j in turn.queue.jobs if j.pending}
         self._imagined = {key: row for key, row in self._imagined.items() if key in waiting}
-        puts = self._wanted(view, plan, self._imagined)
+        puts = self._wanted(turn, self._imagined)
         self._imagined |= {key_of(p.job): p.row for p in puts}
         made = [(key_of(p.job), p.row) for p in puts if not p.row.lifted]
         if made:
-            self.journal.shadow_deferrals(tick, now, made)
+            self.journal.shadow_deferrals(turn.tick, turn.clock(), made)
         for p in puts:
             until = 0 if p.row.lifted else p.row.written
-            log.info("defer", tick=tick, job=p.job.job_id, until=until, why=p.why, status="shadow")
+            turn.log.info("defer", tick=turn.tick, job=p.job.job_id, until=until, why=p.why, status="shadow")
+        self.metrics.updates.labels("shadow").inc(len(made))
         return len(made)
 
-    def _wanted(self, view: LiveQueue, plan: Plan, rows: dict[Key, Deferred]) -> list[Put]:
-        now = view.now
+    def _wanted(self, turn: Turn, rows: dict[Key, Deferred]) -> list[StartTimeWrite]:
+        view, plan, now = turn.queue, turn.plan, turn.queue.now
         waiting = {key_of(j): j for j in view.jobs if j.pending}
         deferrals = {key_of(view.jobs[d.job]): d for d in plan.deferrals}
         found = []
         for key, old in rows.items():
             if key in waiting and key not in deferrals and old.lasts(now):
-                found.append(Put(waiting[key], replace(old, written=now, lifted=True), "no longer deferred"))
+                found.append(StartTimeWrite(waiting[key], replace(old, written=now, lifted=True), "no longer deferred"))
         for key, d in deferrals.items():
             job, row = waiting[key], rows.get(key)
             times = row.times if row is not None else 0
@@ -129,33 +144,36 @@ class StartTimeWriter:
                 continue
             kind = view.gpu_types[d.awaits]
             self._factors[key] = job.factors or self._remembered(job, None)
-            found.append(Put(job, Deferred(d.until, False, job.eligible_time or 0, d.until, kind, times + 1), kind))
+            found.append(
+                StartTimeWrite(job, Deferred(d.until, False, job.eligible_time or 0, d.until, kind, times + 1), kind)
+            )
         self._factors = {k: f for k, f in self._factors.items() if k in waiting}
         return found
 
-    def apply(self, client: SlurmClient, puts: list[Put], tick: int, token: int, now: float) -> int:
+    def apply(self, client: SlurmClient, writes: Sequence[StartTimeWrite], turn: Turn) -> int:
         """Journals and writes; how many were applied."""
-        # Writing SiteFactors may have taken a while.
-        puts = [replace(p, row=replace(p.row, written=int(now))) if p.row.lifted else p for p in puts]
+        now = turn.clock()  # writing SiteFactors may have taken a while
+        puts = [replace(p, row=replace(p.row, written=int(now))) if p.row.lifted else p for p in writes]
         puts = [p for p in puts if p.row.lifted or p.row.lasts(now + 1)]
         if not puts:
             return 0
-        self.journal.defer(token, now, [(key_of(p.job), p.row) for p in puts])
+        self.journal.defer(turn.token, now, [(key_of(p.job), p.row) for p in puts])
         updates = [JobUpdate.of(p.job, start_at=0 if p.row.lifted else p.row.written) for p in puts]
         results = client.update(updates)
         refused = [key_of(p.job) for p, r in zip(puts, results, strict=True) if r.status is UpdateStatus.REFUSED]
         self.journal.release_deferred(refused)
         for p, r in zip(puts, results, strict=True):
             until = 0 if p.row.lifted else p.row.written
-            log.info("defer", tick=tick, job=p.job.job_id, until=until, why=p.why, status=r.status.value)
+            turn.log.info("defer", tick=turn.tick, job=p.job.job_id, until=until, why=p.why, status=r.status.value)
             self.metrics.updates.labels(r.status.value).inc()
         made = sum(r.applied and not p.row.lifted for p, r in zip(puts, results, strict=True))
         self.made += made
         self.metrics.deferrals.inc(made)
         return sum(r.applied for r in results)
 
-    def settle(self, state: SlurmState, now: float) -> None:
+    def settle(self, turn: Turn) -> None:
         """Counts what became of jobs that were deferred, and forgets those that wait no more."""
+        state, now = turn.said, turn.clock()
         rows = self.journal.deferred()
         jobs = {key_of(j): j for j in state.jobs}
         over, late = [], []
@@ -199,3 +217,15 @@ class StartTimeWriter:
         """For those who look at the queue."""
         rates = {f"{kind}_rate": rate for kind, rate in self.rates().items()}
         return {"jobs": self._lasting(now), "made": self.made, **rates}
+
+    @staticmethod
+    def take_back(order: TakeBack) -> TakenBack:
+        """Every waiting job that has a start time of ours may start again."""
+        journal = order.journal
+        return return_all(
+            order,
+            journal.deferred,
+            journal.release_deferred,
+            lambda job, row: row.lasts(order.clock()) and still_ours(job, row),
+            lambda job, row: JobUpdate.of(job, start_at=0),
+        )

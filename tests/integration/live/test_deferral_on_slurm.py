@@ -91,7 +91,7 @@ def test_a_job_waits_for_the_fast_type_and_gets_it(lab: Lab, tmp_path: Path) -> 
     until(lambda: job_named(lab, "wait").running, "it starts")
     assert job_named(lab, "wait").node_list == ("a100-1",)
     controller.tick()
-    assert controller.deferring.rates() == {"allocation": 1.0, "success": 1.0}
+    assert controller.start_time.rates() == {"allocation": 1.0, "success": 1.0}
     assert controller.journal.deferred() == {}
 
 

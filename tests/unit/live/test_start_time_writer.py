@@ -13,7 +13,7 @@ from slurm_rl.config import Config, load
 from slurm_rl.controller.slurm_snapshot import own_priority
 from slurm_rl.controller.tick import Controller
 from slurm_rl.controller.undo import undo
-from slurm_rl.controller.writers.gpu_type import key_of
+from slurm_rl.controller.writers.protocol import key_of
 from slurm_rl.errors import InputError, SlurmError
 from slurm_rl.obs.journal import Journal
 from slurm_rl.slurm.model import JobUpdate, SlurmJob, UpdateResult, UpdateStatus
@@ -126,13 +126,13 @@ def test_a_start_on_another_type_and_one_that_does_not_come_count_against_it(tmp
     slurm = BusyFast(a_wait(1), a_wait(2))
     controller = a_controller(slurm, tmp_path)
     controller.tick()
-    put_off = dict(slurm.starts())
-    assert set(put_off) == {1}, "the second one may not hope for the same GPUs, and takes the T4s"
+    defer_jobs = dict(slurm.starts())
+    assert set(defer_jobs) == {1}, "the second one may not hope for the same GPUs, and takes the T4s"
     slurm.start(1, "n2")
     slurm.now += 10
     controller.tick()
     assert value(controller, "slurmrl_deferred_ended_total", outcome="other_type") == 1
-    assert controller.deferring.rates() == {"allocation": 1.0, "success": 0.0}
+    assert controller.start_time.rates() == {"allocation": 1.0, "success": 0.0}
 
 
 def test_a_job_that_starts_too_late_is_counted_once(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_job_that_starts_too_late_is_counted_once(tmp_path: Path) -> None:
     slurm.now += 5 * HOUR  # all of its time is over, and it still waits
     controller.tick()
     controller.tick()
-    assert controller.deferring.rates() == {"allocation": 0.0, "success": 0.0}
+    assert controller.start_time.rates() == {"allocation": 0.0, "success": 0.0}
     slurm.start(1, "n1")
     controller.tick()
     assert value(controller, "slurmrl_deferred_ended_total", outcome="late") == 1
@@ -293,8 +293,8 @@ def test_a_controller_that_is_started_anew_knows_what_it_put_off(tmp_path: Path)
 def test_slurms_own_priority_of_a_job_put_off_does_not_follow_our_factor(tmp_path: Path) -> None:
     controller = a_controller(BusyFast(a_wait(1)), tmp_path)
     job = a_wait(2, own=500, site=30)
-    controller.deferring._factors[key_of(job)] = job.factors or pytest.fail("it has factors")
-    assert [own_priority(controller.deferring._remembered(job, site)) for site in (None, 30, 32, -400)] == [500] * 4
+    controller.start_time._factors[key_of(job)] = job.factors or pytest.fail("it has factors")
+    assert [own_priority(controller.start_time._remembered(job, site)) for site in (None, 30, 32, -400)] == [500] * 4
 
 
 def test_it_needs_the_placement_that_can_do_it(tmp_path: Path) -> None:
