@@ -20,7 +20,8 @@ app = typer.Typer(
     epilog="Examples:\n\n"
     "slurm-rl node-agent --once --json                                what is seen now\n\n"
     "slurm-rl node-agent --listen 0.0.0.0:9410 --token-file /etc/slurm-rl/agent.token\n\n"
-    "slurm-rl node-agent fit-watts cluster.json --out measured.json   measured watts into a cluster file",
+    "slurm-rl node-agent fit-watts cluster.json --out measured.json   measured watts into a cluster file\n\n"
+    "slurm-rl node-agent fit-speeds --since 2026-01-01 --out speeds.json   speeds of GPU types, for replay --speeds",
 )
 
 
@@ -132,3 +133,48 @@ def fit_watts(
         print(f"{f.gpu_type:<8} {f.idle:.1f} W idle, {f.busy:.1f} W busy a GPU, from {hours}")
     if left:
         print(f"as before, for want of measurements: {', '.join(left)}")
+
+
+@app.command("fit-speeds")
+def fit_speeds(
+    out: Annotated[Path, typer.Option("--out", help="File to write, for replay --speeds.")],
+    since: Annotated[str, typer.Option("--since", help="First day or moment, as 2026-01-31 or 2026-01-31T08:00.")],
+    until: Annotated[str | None, typer.Option("--until", help="End of the time range; now unless given.")] = None,
+    telemetry: Annotated[
+        Path, typer.Option(help="telemetry.sqlite of the service, or the directory that agents share.")
+    ] = Path("/var/lib/slurm-rl/telemetry.sqlite"),
+    conf: Annotated[Path | None, typer.Option("--conf", help="slurm.conf of the cluster, if not the default.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
+) -> None:
+    """Learn how fast jobs run on GPU types, from the accounting's run lengths and what agents measured.
+
+    Example: slurm-rl node-agent fit-speeds --since 2026-01-01 --out speeds.json
+    """
+    import time
+
+    from slurm_rl.cli.traces import moment
+    from slurm_rl.controller.gpu_figures import ran_on
+    from slurm_rl.place.speed import learn_speeds, write_speeds
+    from slurm_rl.slurm.cli import CliClient
+    from slurm_rl.telemetry.source import opened
+
+    history = CliClient(conf).history(moment(since, "--since"), moment(until, "--until") if until else time.time())
+    with opened(telemetry) as store:
+        joined = [(row, store.run(row.job_id, float(row.start_time))) for row in history if row.start_time is not None]
+    runs = [ran for row, found in joined if (ran := ran_on(row, found)) is not None]
+    matrix = learn_speeds(runs)
+    write_speeds(matrix, out)
+    said = {
+        "out": str(out),
+        "runs": len(runs),
+        "measured": sum(found is not None for _, found in joined),
+        "types": {kind: round(speed, 4) for kind, speed in sorted(matrix.types.items())},
+        "classes": len(matrix.classes),
+    }
+    if as_json:
+        print(json.dumps(said))
+        return
+    print(f"{len(runs)} runs, {said['measured']} of {len(joined)} jobs were measured")
+    for kind, speed in sorted(matrix.types.items()):
+        print(f"{kind:<8} {speed:.3g}  (V100 = 1)")
+    print(f"{len(matrix.classes)} classes of jobs ran on several types: {out}")

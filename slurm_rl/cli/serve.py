@@ -29,13 +29,16 @@ def serve(
     import dataclasses
     import json
     import threading
+    from contextlib import suppress
 
     from slurm_rl.config import load
     from slurm_rl.controller.live import ControllerLive, warm_up
     from slurm_rl.controller.tick import Controller
+    from slurm_rl.errors import InputError
     from slurm_rl.obs import logs, systemd
     from slurm_rl.obs.journal import Journal
     from slurm_rl.slurm.connect import connect
+    from slurm_rl.telemetry.store import FILE, Store
 
     settings = load(config).config
     logs.configure(settings.log_level)
@@ -45,6 +48,8 @@ def serve(
     journal = Journal(settings.journal)
     controller = Controller(settings, client, journal)
     if once:
+        with suppress(InputError):  # no agent was ever asked
+            controller.learning.gpus.measured = Store(Path(settings.state_dir) / FILE, read_only=True)
         with journal:
             tick = dataclasses.asdict(controller.tick())
         print(json.dumps(tick) if as_json else "  ".join(f"{k}={v}" for k, v in tick.items()))
@@ -55,6 +60,7 @@ def serve(
 
     live = ControllerLive(controller, Journal(settings.journal, durable=False), config)
     live.measurements = MeasuredJobs(settings, live.metrics.registry)
+    controller.learning.gpus.measured = live.measurements
 
     def control() -> None:
         warm_up(live)

@@ -257,7 +257,7 @@ def from_slurm(
 
     if salt is not None and not anonymise:
         raise InputError("--salt goes with --anonymise")
-    start, end = _moment(since, "--since"), _moment(until, "--until") if until else time.time()
+    start, end = moment(since, "--since"), moment(until, "--until") if until else time.time()
     client = CliClient(conf)
     wanted = [p for text in partition or [] for p in text.split(",")]
     state = client.snapshot()
@@ -282,7 +282,7 @@ def from_slurm(
     _print(trace, cluster, as_json, **more)
 
 
-def _moment(text: str, option: str) -> float:
+def moment(text: str, option: str) -> float:
     """Local time as Unix seconds."""
     from datetime import datetime
 

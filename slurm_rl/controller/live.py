@@ -168,6 +168,10 @@ class ControllerLive:
     def measured_now(self, user: str | None, limit: int) -> list[Measured]:
         return self.measurements.running(user, limit) if self.measurements is not None else []
 
+    def measured_ended(self, seconds: float, user: str | None, limit: int) -> list[Measured]:
+        since = self.controller.clock() - seconds
+        return self.measurements.idlest(since, user, limit) if self.measurements is not None else []
+
     def set_mode(self, mode: str, who: str) -> None:
         self.controller.command(mode, who)
 

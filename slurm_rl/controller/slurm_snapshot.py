@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from slurm_rl.controller.estimates import Finished, RunTimes, predict_all
 from slurm_rl.controller.ours import by_hand
 from slurm_rl.controller.scores import multifactor_all
-from slurm_rl.domain.cluster import Cluster, node_classes
+from slurm_rl.domain.cluster import Cluster, NodeWatts, default_watts, node_classes
 from slurm_rl.domain.optout import LeaveAlone
 from slurm_rl.domain.sizes import job_size, weights_by_partition
 from slurm_rl.domain.snapshot import Snapshot
@@ -54,16 +55,27 @@ class LiveQueue:
         return self.snapshot.now
 
 
+class GpuTypes(Protocol):
+    """Figures of GPU types."""
+
+    @property
+    def speeds(self) -> SpeedMatrix: ...
+    @property
+    def watts(self) -> NodeWatts: ...
+
+
 def observe(
     state: SlurmState,
     run_times: RunTimes,
     policy: PolicySpec,
-    speeds: SpeedMatrix | None = None,
+    gpus: GpuTypes | None = None,
     leave_alone: LeaveAlone = _NONE,
 ) -> LiveQueue:
     """Everything `decide` needs, from one answer of Slurm."""
     now = int(state.taken)
-    cluster, members = _cluster(state.nodes, state.cluster, speeds or SpeedMatrix({}))
+    speeds = gpus.speeds if gpus is not None else SpeedMatrix({})
+    watts = gpus.watts if gpus is not None else default_watts
+    cluster, members = _cluster(state.nodes, state.cluster, speeds, watts)
     known = set(cluster.partitions)
     waiting = [j for j in state.jobs if j.pending]
     never = {j.job_id: why for j in waiting if (why := never_ours(j, leave_alone))}
@@ -115,9 +127,9 @@ def observe(
     )
 
 
-def _own_speeds(jobs: Sequence[SlurmJob], speeds: SpeedMatrix | None) -> Speeds | None:
+def _own_speeds(jobs: Sequence[SlurmJob], speeds: SpeedMatrix) -> Speeds | None:
     """Speeds of jobs whose user and name are known to run otherwise than others on some GPU type."""
-    if speeds is None or not speeds.classes:
+    if not speeds.classes:
         return None
     classes = {who: i for i, who in enumerate(speeds.classes)}
     of_job = np.array([classes.get((j.user, j.name), -1) for j in jobs], dtype=np.int64)
@@ -185,9 +197,11 @@ def finished_jobs(rows: Iterable[HistoryJob], nodes: Iterable[SlurmNode]) -> lis
     return found
 
 
-def _cluster(nodes: Iterable[SlurmNode], name: str, speeds: SpeedMatrix) -> tuple[Cluster, list[SlurmNode]]:
+def _cluster(
+    nodes: Iterable[SlurmNode], name: str, speeds: SpeedMatrix, watts: NodeWatts
+) -> tuple[Cluster, list[SlurmNode]]:
     """The nodes as classes of equals, and the nodes in the order in which the classes number them."""
-    found = node_classes(nodes, speed=speeds.speed)
+    found = node_classes(nodes, speed=speeds.speed, watts=watts)
     members = list(itertools.chain.from_iterable(same for _, same in found))
     return Cluster(name, tuple(c for c, _ in found)), members
 

@@ -132,7 +132,7 @@ class Controller:
         said = self.client.snapshot()
         state = functools.reduce(lambda seen, writer: writer.own(seen), self.writers, said)
         self.learning.learn(self.client, state)
-        queue = observe(state, self.run_times, self.policy.spec, self.learning.speeds, self.config.leave_alone)
+        queue = observe(state, self.run_times, self.policy.spec, self.learning.gpus, self.config.leave_alone)
         drifted = self.site_factor.drifted(queue)
         self._phase("observe", began)
 

@@ -86,6 +86,10 @@ class Cluster:
         return tuple(dict.fromkeys(c.gpu_type for c in self.classes if c.gpus and c.gpu_type))
 
 
+# Idle and busy watts of a node, by its GPU type and how many GPUs of it there are.
+NodeWatts = Callable[[str, int], tuple[float, float]]
+
+
 def default_watts(gpu_type: str, gpus: int) -> tuple[float, float]:
     """Idle and busy watts of a node with these GPUs; an unknown type counts as a V100."""
     key = next((k for k in KNOWN_GPUS if gpu_type.upper().startswith(k)), "V100")
@@ -117,7 +121,10 @@ N = TypeVar("N", bound=SiteNode)
 
 
 def node_classes(
-    nodes: Iterable[N], partitions: Collection[str] = (), speed: Callable[[str], float] = published_speed
+    nodes: Iterable[N],
+    partitions: Collection[str] = (),
+    speed: Callable[[str], float] = published_speed,
+    watts: NodeWatts = default_watts,
 ) -> list[tuple[NodeClass, list[N]]]:
     """Nodes of these partitions (all, if none is named) as classes of equals, each with its nodes, as they come.
 
@@ -130,7 +137,7 @@ def node_classes(
             kind = next((t for t, count in sorted(node.gpus.items()) if t and count), "")
             alike.setdefault((kind, sum(node.gpus.values()), node.cpus, node.mem_mb, where), []).append(node)
     return [
-        (NodeClass(len(same), kind, gpus, cpus, mem / 1024, where, speed(kind), *default_watts(kind, gpus)), same)
+        (NodeClass(len(same), kind, gpus, cpus, mem / 1024, where, speed(kind), *watts(kind, gpus)), same)
         for (kind, gpus, cpus, mem, where), same in alike.items()
     ]
 

@@ -13,6 +13,7 @@ from slurm_rl.domain.cluster import published_speed
 from slurm_rl.domain.pairs import parse_pairs
 from slurm_rl.errors import InputError
 
+_Ratio = tuple[str, str, float, float]  # two types, log of time on the second over the first, weight
 _TRUST = 4.0  # comparisons that weigh as much as what is published
 
 
@@ -25,6 +26,7 @@ class Ran:
     gpus: int
     gpu_type: str
     seconds: float
+    busy: float = 1.0  # share of the time that its GPUs worked, where it was measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,20 @@ def read_speeds(path: Path) -> SpeedMatrix:
     return SpeedMatrix(types, classes)
 
 
+def write_speeds(matrix: SpeedMatrix, path: Path) -> None:
+    """A file that `read_speeds` reads back, to four digits."""
+    value = {
+        "types": {kind: float(f"{speed:.4g}") for kind, speed in sorted(matrix.types.items())},
+        "classes": [
+            {"user": user, "name": name} | {kind: float(f"{speed:.4g}") for kind, speed in sorted(speeds.items())}
+            for (user, name), speeds in sorted(matrix.classes.items())
+        ],
+    }
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
 def _speeds(row: object, where: str, path: Path) -> dict[str, float]:
     if not isinstance(row, dict):
         raise InputError(f"{where}: must be an object, got {row!r}", file=str(path))
@@ -84,32 +100,39 @@ def learn_speeds(history: Iterable[Ran], prior: Mapping[str, float] | None = Non
     """What jobs of the same user, name and size tell that ran on several types.
 
     Each pair of types that a kind of job ran on gives one ratio of median run times. A type's speed is drawn from the
-    prior (published, or given) towards these ratios in proportion to how many there are; a class of jobs likewise from
-    its types' speeds.
+    prior (published, or given) towards these ratios in proportion to how many there are, and to how busy GPUs were: a
+    job that leaves them idle takes as long on any type, which says nothing of the type. A class of jobs is drawn
+    likewise from its types' speeds, by all its ratios: an idle class needs no fast type.
     """
-    runs: dict[tuple[str, str, int], dict[str, list[float]]] = {}
+    runs: dict[tuple[str, str, int], dict[str, list[Ran]]] = {}
     for ran in history:
         if ran.gpu_type and ran.name and ran.seconds >= 1.0:
             kinds = runs.setdefault((ran.user, ran.name, ran.gpus), {})
-            kinds.setdefault(ran.gpu_type.upper(), []).append(ran.seconds)
+            kinds.setdefault(ran.gpu_type.upper(), []).append(ran)
     types = sorted({kind for kinds in runs.values() for kind in kinds})
     start = {kind: math.log((prior or {}).get(kind, published_speed(kind))) for kind in types}
-    pairs = [
-        ((user, name), a, b, math.log(median(kinds[b]) / median(kinds[a])), float(min(len(kinds[a]), len(kinds[b]))))
-        for (user, name, _), kinds in runs.items()
-        for a in kinds
-        for b in kinds
-        if a < b
-    ]
-    common = _fit(start, [(a, b, ratio, weight) for _, a, b, ratio, weight in pairs])
-    classes = {}
-    for who in {who for who, *_ in pairs}:
-        own = _fit(common, [(a, b, ratio, weight) for owner, a, b, ratio, weight in pairs if owner == who])
-        classes[who] = {kind: math.exp(value) for kind, value in own.items()}
+    of_types: list[_Ratio] = []
+    of_classes: dict[tuple[str, str], list[_Ratio]] = {}
+    for (user, name, _), kinds in runs.items():
+        for a, b in ((a, b) for a in kinds for b in kinds if a < b):
+            ratio = math.log(_length(kinds[b]) / _length(kinds[a]))
+            count = float(min(len(kinds[a]), len(kinds[b])))
+            of_classes.setdefault((user, name), []).append((a, b, ratio, count))
+            of_types.append((a, b, ratio, count * min(_busy(kinds[a]), _busy(kinds[b]))))
+    common = _fit(start, of_types)
+    classes = {who: {k: math.exp(v) for k, v in _fit(common, pairs).items()} for who, pairs in of_classes.items()}
     return SpeedMatrix({kind: math.exp(value) for kind, value in common.items()}, classes)
 
 
-def _fit(start: Mapping[str, float], pairs: list[tuple[str, str, float, float]]) -> dict[str, float]:
+def _length(runs: list[Ran]) -> float:
+    return median(ran.seconds for ran in runs)
+
+
+def _busy(runs: list[Ran]) -> float:
+    return sum(ran.busy for ran in runs) / len(runs)
+
+
+def _fit(start: Mapping[str, float], pairs: list[_Ratio]) -> dict[str, float]:
     """Log speeds whose differences match the ratios, least squares, held to the start with a weight of _TRUST."""
     value = dict(start)
     for _ in range(100 if pairs else 0):

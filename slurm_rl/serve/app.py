@@ -191,9 +191,18 @@ def make_app(
         return await workers.do(peer, _explained, live, view, job)
 
     @app.get("/v1/measured")
-    async def measured(peer: Asker, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
-        """What running jobs have used so far, as far as the asker may see it; the idlest first."""
+    async def measured(
+        peer: Asker,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        ended: Annotated[int, Query(ge=0, le=366 * 86_400)] = 0,
+    ) -> Response:
+        """What running jobs have used so far, or those that ended within `ended` seconds; the idlest first.
+
+        Admins see all jobs, others their own.
+        """
         own = None if peer.sees_all else await own_jobs_of(peer)
+        if ended:
+            return _json({"jobs": await workers.do(peer, live.measured_ended, ended, own, limit)})
         return _json({"jobs": await workers.do(peer, live.measured_now, own, limit)})
 
     @app.post("/v1/reload")

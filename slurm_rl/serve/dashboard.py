@@ -32,7 +32,7 @@ th, td { text-align: left; padding: .34rem .6rem; border-bottom: 1px solid var(-
 th { font-weight: 600; font-size: .8rem; color: var(--soft) }
 td.n, th.n { text-align: right } td.why { white-space: normal; min-width: 16rem; color: var(--soft) }
 tbody tr { cursor: pointer } tbody tr:hover, tbody tr:focus { background: var(--page); outline: none }
-#used tr { cursor: default } tr.alone td { color: var(--soft) }
+#used tr, #was tr { cursor: default } tr.alone td { color: var(--soft) }
 tr.promoted td:first-child::after { content: " ↑"; color: var(--good) }
 .up { color: var(--good) } .down { color: var(--bad) } ul { margin: .2rem 0 .6rem; padding-left: 1.2rem }
 </style></head><body><main>
@@ -52,7 +52,11 @@ tr.promoted td:first-child::after { content: " ↑"; color: var(--good) }
 <section class="card" id="running" hidden><h2>Running jobs, the idlest first</h2>
 <table><thead><tr><th class="n">job</th><th>user</th><th>type</th><th class="n">GPUs used</th><th class="n">mean</th>
 <th class="n">95% below</th><th class="n">memory</th><th class="n">GPU time idle</th><th class="n">energy</th></tr>
-</thead><tbody id="used"></tbody></table></section></main>
+</thead><tbody id="used"></tbody></table></section>
+<section class="card" id="ended" hidden><h2>Ended within a day, the idlest first</h2>
+<table><thead><tr><th class="n">job</th><th>user</th><th>type</th><th class="n">GPUs used</th><th class="n">mean</th>
+<th class="n">95% below</th><th class="n">memory</th><th class="n">GPU time idle</th><th class="n">energy</th></tr>
+</thead><tbody id="was"></tbody></table></section></main>
 <script>
 const $ = id => document.getElementById(id);
 const span = s => s == null ? "" : s < 90 ? Math.round(s) + " s" : s < 5400 ? Math.round(s / 60) + " min" :
@@ -112,11 +116,11 @@ async function explain(id) {
     if (moves.children.length) box.append(make("div", "What would move it"), moves);
   } catch (error) { box.replaceChildren(make("h2", error.message)) }
 }
-async function measured() {
-  const {jobs} = await get("/v1/measured?limit=50");
+async function measured(card, rows, query) {
+  const {jobs} = await get(`/v1/measured?limit=50${query}`);
   const percent = p => p == null ? "" : Math.round(p) + "%";
-  $("running").hidden = !jobs.length;
-  $("used").replaceChildren(...jobs.map(m => {
+  $(card).hidden = !jobs.length;
+  $(rows).replaceChildren(...jobs.map(m => {
     const tr = make("tr");
     tr.append(make("td", m.job_id, "n"), make("td", m.user), make("td", m.gpu_type),
       make("td", `${m.gpus_used} of ${m.gpus}`, "n"), make("td", percent(m.util_mean), "n"),
@@ -141,7 +145,8 @@ async function refresh() {
     $("time").textContent = new Date(said.time * 1000).toLocaleTimeString();
     $("problem").textContent = "";
     draw();
-    await measured();
+    await measured("running", "used", "");
+    await measured("ended", "was", "&ended=86400");
   } catch (error) { $("problem").textContent = error.message }
 }
 let pause;

@@ -56,6 +56,10 @@ class Live(Protocol):
         """What running jobs have used so far; of one user, or of all (None)."""
         ...
 
+    def measured_ended(self, seconds: float, user: str | None, limit: int) -> list[Measured]:
+        """What jobs used that ended within the last `seconds`; of one user, or of all (None)."""
+        ...
+
     def set_mode(self, mode: str, who: str) -> None: ...
 
     def reload(self) -> dict[str, Any]:

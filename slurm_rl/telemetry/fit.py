@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from slurm_rl.domain.cluster import Cluster, default_watts
+from slurm_rl.domain.cluster import Cluster, NodeWatts, default_watts
 from slurm_rl.telemetry.account import Watts
 
 LEAST_SECONDS = 3600.0  # of GPUs held, and of GPUs free, before their mean is believed
@@ -55,6 +55,22 @@ def measured_cluster(
         watts = [round(own + c.gpus * gpu, 1) for own, gpu in ((idle, found.idle), (busy, found.busy))]
         classes.append(replace(c, watts_idle=watts[0], watts_busy=watts[1]))
     return replace(cluster, classes=tuple(classes)), list(fitted.values())
+
+
+def measured_watts(sums: Mapping[str, Watts], least: float = LEAST_SECONDS) -> NodeWatts:
+    """A node's idle and busy watts: its GPUs' as measured if there are enough measurements, else as published."""
+    fitted: dict[str, Fitted | None] = {}
+
+    def watts(gpu_type: str, gpus: int) -> tuple[float, float]:
+        if gpu_type not in fitted:
+            fitted[gpu_type] = fit(sums, gpu_type, least) if gpu_type else None
+        found = fitted[gpu_type]
+        if found is None or not gpus:
+            return default_watts(gpu_type, gpus)
+        idle, busy = default_watts(gpu_type, 0)
+        return idle + gpus * found.idle, busy + gpus * found.busy
+
+    return watts
 
 
 def _same(measured: str, gpu_type: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from slurm_rl.telemetry.store import Measured, Store, match_run
+from slurm_rl.telemetry.store import Measured, Store
 from slurm_rl.traces.trace import MEASURED_COLUMNS, Trace
 
 
@@ -37,7 +37,7 @@ def with_measurements(trace: Trace, history: Sequence[HistoryRun], store: Store)
     found = 0
     for i, job in enumerate(trace.job_id.tolist()):
         rows = by_id.get(str(job), {}).values()
-        runs = [match_run(store.runs(row.job_id), float(row.start_time or 0)) for row in rows]
+        runs = [store.run(row.job_id, float(row.start_time or 0)) for row in rows]
         known = [r for r in runs if r is not None]
         if not known or len(known) < len(runs):
             continue

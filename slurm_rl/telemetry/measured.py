@@ -8,6 +8,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Gauge
 
 from slurm_rl.config import Config
+from slurm_rl.telemetry.account import Watts
 from slurm_rl.telemetry.collect import Collector, agent_urls
 from slurm_rl.telemetry.store import FILE, Measured, Store
 from slurm_rl.telemetry.token import agent_token
@@ -46,9 +47,21 @@ class MeasuredJobs:
         runs = self._store.runs(job_id) if self._store is not None else []
         return runs[-1] if runs else None
 
+    def run(self, job_id: int, start: float) -> Measured | None:
+        """The run of a job that began when Slurm says."""
+        return self._store.run(job_id, start) if self._store is not None else None
+
+    def watts(self) -> dict[str, Watts]:
+        """Seconds and joules of each GPU type, over all nodes."""
+        return self._store.watts() if self._store is not None else {}
+
     def running(self, user: str | None, limit: int) -> list[Measured]:
         """Jobs that run now; of one user, or of all (None)."""
         return self._store.running(user, limit) if self._store is not None else []
+
+    def idlest(self, since: float, user: str | None, limit: int) -> list[Measured]:
+        """Runs that ended since a time, the idlest first; of one user, or of all (None)."""
+        return self._store.idlest(since, user, limit) if self._store is not None else []
 
     def close(self) -> None:
         if self._thread is not None and self._store is not None:

@@ -121,6 +121,10 @@ class Store:
             rows = self._db.execute("select * from records where job_id=? order by start", (job_id,)).fetchall()
         return _runs(rows)
 
+    def run(self, job_id: int, start: float) -> Measured | None:
+        """The run of a job that began when Slurm says."""
+        return match_run(self.runs(job_id), start)
+
     def running(self, user: str | None = None, limit: int = 100) -> list[Measured]:
         """Jobs that run now, of one user or of all; those with the most idle GPU time first."""
         with self._lock:
@@ -138,6 +142,15 @@ class Store:
                 (since, until),
             ).fetchall()
         return _runs(rows)
+
+    def idlest(self, since: float, user: str | None = None, limit: int = 100) -> list[Measured]:
+        """Runs that ended since a time, of one user or of all; those with the most idle GPU time first."""
+        with self._lock:
+            rows = self._db.execute(
+                "select * from records where not running and end >= ? and (? is null or user=?) order by job_id, start",
+                (since, user, user),
+            ).fetchall()
+        return sorted(_runs(rows), key=lambda m: -m.idle_gpu_minutes)[:limit]
 
     def watts(self) -> dict[str, Watts]:
         """Seconds and joules of each GPU type, over all nodes."""

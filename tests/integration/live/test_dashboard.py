@@ -53,6 +53,8 @@ def address() -> Iterator[str]:
         (directory / "gpus").mkdir()
         now = {"node": "n1", "jobs": [a_record(901, "ann", gpus_used=2, idle_gpu_minutes=90.0)], "watts": {}}
         (directory / "gpus" / "n1.now.json").write_text(json.dumps(now))
+        ended = [a_record(71, "bob", idle_gpu_minutes=5.0), a_record(72, "ann", idle_gpu_minutes=600.0)]
+        (directory / "gpus" / "n1.jsonl").write_text("".join(json.dumps(r) + "\n" for r in ended))
         config = Config(
             mode="enforce",
             telemetry_dir=str(directory / "gpus"),
@@ -129,6 +131,14 @@ def test_running_jobs_show_what_they_use(page: Page) -> None:
     until(page, "document.querySelectorAll('#used tr').length === 1")
     cells = page.evaluate("[...document.querySelector('#used tr').cells].map(c => c.textContent)")
     assert cells == ["901", "ann", "a100", "2 of 8", "11%", "44%", "4.0 GB", "1.5 h", "1.00 kWh"]
+
+
+def test_ended_jobs_show_what_they_used(page: Page) -> None:
+    until(page, "document.querySelectorAll('#was tr').length === 2")
+    cells = page.evaluate(
+        "[...document.querySelectorAll('#was tr')].map(r => r.cells[0].textContent + r.cells[7].textContent)"
+    )
+    assert cells == ["7210.0 h", "715 min"]
 
 
 def test_a_row_explains_itself(page: Page) -> None:

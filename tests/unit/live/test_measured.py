@@ -39,7 +39,7 @@ def a_record(job: int, user: str, **values: Any) -> dict[str, Any]:
 def path(controller: MakeController, journal: Journal, tmp_path: Path) -> Iterator[Path]:
     shared = tmp_path / "shared"
     shared.mkdir()
-    records = [a_record(71, "nobody"), a_record(72, "root"), a_record(73, "")]
+    records = [a_record(71, "nobody"), a_record(72, "root", idle_gpu_minutes=31.0), a_record(73, "")]
     (shared / "n1.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     now = {"node": "n1", "jobs": [a_record(74, "root")], "watts": {}}
     (shared / "n1.now.json").write_text(json.dumps(now))
@@ -81,6 +81,13 @@ def test_running_jobs_are_listed_for_the_dashboard(path: Path) -> None:
     assert ask(path, "GET", "/v1/measured?limit=0")[0] == 422
 
 
+def test_ended_jobs_are_listed_the_idlest_first(path: Path) -> None:
+    said = ask(path, "GET", "/v1/measured?ended=3600")[1]
+    assert [(j["job_id"], j["running"]) for j in said["jobs"]] == [(72, False), (71, False), (73, False)]
+    assert len(ask(path, "GET", "/v1/measured?ended=3600&limit=1")[1]["jobs"]) == 1
+    assert ask(path, "GET", "/v1/measured?ended=-1")[0] == 422
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
 def test_a_user_sees_only_their_own(path: Path) -> None:
     assert as_nobody(path, "GET", "/v1/jobs/71/explain")[1]["measured"]["user"] == "nobody"
@@ -88,6 +95,8 @@ def test_a_user_sees_only_their_own(path: Path) -> None:
         status, said = as_nobody(path, "GET", f"/v1/jobs/{job}/explain")
         assert (status, said) == (403, {"detail": f"job {job} is not yours"})
     assert as_nobody(path, "GET", "/v1/measured") == (200, {"jobs": []})
+    ended = as_nobody(path, "GET", "/v1/measured?ended=3600")[1]
+    assert [j["job_id"] for j in ended["jobs"]] == [71]
 
 
 def test_the_command_says_it_in_words(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
