@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from slurm_rl.lab import lab
 from slurm_rl.lab.spec import LabSpec, parse_nodes
@@ -34,6 +35,19 @@ _SUBMIT_LINE = r"\bSubmitLine=.*?(?= WorkDir=)"
 _VOLATILE = (
     r"\b(JobId|SLUID|ArrayJobId|JobName|\w*Time|LastSchedEval|AllocNode:Sid|Priority|Reason|Scheduler|StdOut|StdErr)="
 )
+
+
+class Cost(NamedTuple):
+    """Milliseconds that one submission spent in the shim."""
+
+    wall: float
+    cpu: float  # of its thread
+    queued: float  # ready to run, but others had the processors: no deadline of ours bounds it
+
+    @property
+    def own(self) -> float:
+        """What the shim worked and waited for."""
+        return self.wall - self.queued
 
 
 class Site:
@@ -64,11 +78,20 @@ class Site:
             f"""
             dofile({str(shim / plugin.ENTRY)!r})
             local gettime, submit = require("socket.core").gettime, slurm_job_submit
+            local function thread() -- nanoseconds on a processor, and waiting for one
+              local file = assert(io.open("/proc/thread-self/schedstat"))
+              local cpu, queued = file:read("*n", "*n")
+              file:close()
+              return cpu / 1e6, queued / 1e6
+            end
             slurm_job_submit = function(...)
+              local cpu, queued = thread()
               local start = gettime()
               local code = submit(...)
+              local wall = (gettime() - start) * 1000
+              local cpu_after, queued_after = thread()
               local file = io.open({str(self.times)!r}, "a")
-              file:write((gettime() - start) * 1000, "\\n")
+              file:write(wall, " ", cpu_after - cpu, " ", queued_after - queued, "\\n")
               file:close()
               return code
             end
@@ -77,8 +100,8 @@ class Site:
             newer_than=plugin._mtime(script),
         )
 
-    def milliseconds(self) -> list[float]:
-        return [float(row) for row in self.times.read_text().split()]
+    def costs(self) -> list[Cost]:
+        return [Cost(*map(float, row.split())) for row in self.times.read_text().splitlines()]
 
     def submit(self, jobs: dict[str, str]) -> dict[str, str]:
         """Submits jobs by name with sbatch, and returns what Slurm holds of each, less what is volatile."""

@@ -64,7 +64,10 @@ def test_two_hundred_jobs_are_accepted_as_without_the_shim(site: Site, without: 
         assert held[name] == without[name.removeprefix(f"{run}-").rsplit("-", 1)[0]]
     factors = site.factors()
     assert {factors[name] for name in jobs if name in factors} == {0}
-    assert len(site.milliseconds()) == 200, "each went through the shim"
+    costs = site.costs()
+    assert len(costs) == 200, "each went through the shim"
+    # By the work that was done and not by the clock: others may have the processors for as long as they like.
+    assert max(cost.cpu for cost in costs) <= 20
 
 
 def test_advice_reaches_the_job(site: Site, without: dict[str, str]) -> None:

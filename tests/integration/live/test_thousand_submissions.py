@@ -15,6 +15,11 @@ pytestmark = [pytest.mark.soak, pytest.mark.slurm]
 
 JOBS = 1000
 HUNG = ("stopped", "dripping")
+DEADLINE_MS = 30
+
+
+def p99(times: list[float]) -> float:
+    return statistics.quantiles(times, n=100)[98]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +40,9 @@ def test_a_thousand_submissions(site: Site, how: str) -> None:
     """With the settings as installed, and, unless the service hangs, also with a breaker that never opens."""
     for name, breaker in [(how, 3)] + [(f"{how}, no breaker", 1000)] * (how not in HUNG):
         label = name.replace(" ", "-").replace(",", "")
-        site.use(install(site.lab.directory / label, service=site.socket, deadline_ms=30, breaker_failures=breaker))
+        site.use(
+            install(site.lab.directory / label, service=site.socket, deadline_ms=DEADLINE_MS, breaker_failures=breaker)
+        )
         with SERVICES[how](site.socket) as asked:
             held = site.submit({f"{label}-{i}": "" for i in range(JOBS)})
             times = asked()
@@ -43,13 +50,14 @@ def test_a_thousand_submissions(site: Site, how: str) -> None:
         factors = site.factors()
         assert all(f"{label}-{i}" in held for i in range(JOBS)), "none failed"
         assert {factors[f"{label}-{i}"] for i in range(JOBS)} == {0}
-        took = site.milliseconds()
-        assert len(took) == JOBS
-        p99 = statistics.quantiles(took, n=100)[98]
-        first = " ".join(f"{t:.2f}" for t in took[:5])
-        print(
-            f"| {name} | {times} | {statistics.median(took):.2f} ms | {p99:.2f} ms | {max(took):.1f} ms | {first} |",
-            flush=True,
-        )
-        assert p99 <= (5 if how in ("dead", "refusing") else 50)
+        costs = site.costs()
+        assert len(costs) == JOBS
+        wall, own, cpu = [c.wall for c in costs], [c.own for c in costs], [c.cpu for c in costs]
+        cells = [f"{statistics.median(wall):.2f}", f"{p99(wall):.2f}", f"{max(wall):.1f}", f"{p99(own):.2f}"]
+        cells += [f"{max(own):.1f}", f"{p99(cpu):.2f}", f"{max(cpu):.2f}", " ".join(f"{t:.2f}" for t in wall[:5])]
+        print(f"| {name} | {times} | {' | '.join(cells)} |", flush=True)
+        assert p99(wall) <= (5 if how in ("dead", "refusing") else 50)
+        assert p99(cpu) <= 5
+        # A wait ends at the deadline, each; a virtual machine's own host may still take a processor for a while.
+        assert p99(own) <= DEADLINE_MS + 5
         site.lab.run("scancel", "--user=root", "--quiet")
