@@ -19,7 +19,7 @@ from slurm_rl.kernel.arrays import Array
 from slurm_rl.kernel.jit import kernel
 from slurm_rl.kernel.linking import link_kernels
 from slurm_rl.kernel.tables import World, enough_rows
-from slurm_rl.place.catalogue import PLACEMENTS
+from slurm_rl.place.catalogue import PLACEMENTS, Placement
 from slurm_rl.place.plan import Planner
 from slurm_rl.policy.catalogue import GIVEN, MULTIFACTOR
 from slurm_rl.policy.fairshare import fair_tree, hold
@@ -54,34 +54,13 @@ def decide(
     are not all finite, or say nothing about several jobs, Slurm's own order (multifactor) stands, and the plan says so.
     """
     rule, placer = RULES[backfill], PLACEMENTS[placement]
-    guard = guardrails or Guardrails()
     fallback = scores is not None and not _usable(scores)
     name = policy.name
-    if fallback:
-        policy = replace(policy, name="multifactor", code=MULTIFACTOR, starve_drain=math.inf)
-    elif scores is not None:
-        policy = replace(policy, code=GIVEN, starve_drain=math.inf)  # nobody has observed the backlog
-    if rule.books_many:
-        policy = booked(policy)
-    policy = replace(policy, starve_age=guard.starve_age, starve_factor=guard.starve_factor)
-    world = snapshot.world.copy()
-    calculated = world["calculated"]
-    world.unlink()
-    settings = settings_for(policy, influence=guard.influence, weights=weights)
-    for key, value in (settings | rule.settings | placer.settings).items():
-        world[key] = value
-    world["calculated"] = calculated
-    world["prefer"] = world["speed"][world["requests"]["row"]]
+    policy = _as_scored(policy, given=scores is not None, fallback=fallback)
+    world = _linked(snapshot, policy, rule, placer, guardrails or Guardrails(), weights)
     planner = (planner or Planner()) if placer.planned else None
-    if planner is not None and len(world["hint_of"]) == 0:
-        world["hint_of"] = np.zeros(len(world["jobs"]), dtype=np.int64)
-    _make_scratch(world)
-    for key, table in network_tables(policy, len(world["jobs"])).items():
-        world[key] = table
-    link_kernels(world, policy.row, placer, rule)
     if scores is not None and not fallback:
         world["live"]["score"][snapshot.pending] = scores
-    renew_fairshare(world.record, snapshot.now)
     order, values, factors, promoted, starts, queues = [], [], [], [], [], []
     pool = world["requests"]["pool"][world["jobs"]["request"][snapshot.pending]]
     for p in range(len(world["pools"])):
@@ -112,6 +91,61 @@ def decide(
     awaited = planner.awaited if planner is not None else {}
     deferrals = tuple(PlannedDeferral(j, -int(world["hint_of"][j]), awaited[j]) for j in jobs if j in awaited)
     return Plan(snapshot.now, tuple(jobs), tuple(factor), reasons, tuple(starts), deferrals)
+
+
+def ready_to_order(
+    snapshot: Snapshot,
+    policy: PolicySpec,
+    guardrails: Guardrails,
+    weights: dict[str, float] | None = None,
+    *,
+    given: bool = False,
+    fallback: bool = False,
+) -> World:
+    """A world on which `in_order` tells the order that `decide` does, again and again; it shares nothing.
+
+    With `given`, scores are what the caller puts into the table `live`; with `fallback`, Slurm's own order stands.
+    """
+    policy = _as_scored(policy, given=given, fallback=fallback)
+    return _linked(snapshot, policy, RULES["easy"], PLACEMENTS["best-fit"], guardrails, weights)
+
+
+def _as_scored(policy: PolicySpec, *, given: bool, fallback: bool) -> PolicySpec:
+    if fallback:
+        return replace(policy, name="multifactor", code=MULTIFACTOR, starve_drain=math.inf)
+    if given:
+        return replace(policy, code=GIVEN, starve_drain=math.inf)  # nobody has observed the backlog
+    return policy
+
+
+def _linked(
+    snapshot: Snapshot,
+    policy: PolicySpec,
+    rule: Rule,
+    placer: Placement,
+    guard: Guardrails,
+    weights: dict[str, float] | None,
+) -> World:
+    """A copy of the snapshot's world with all that ordering and starting jobs needs."""
+    if rule.books_many:
+        policy = booked(policy)
+    policy = replace(policy, starve_age=guard.starve_age, starve_factor=guard.starve_factor)
+    world = snapshot.world.copy()
+    calculated = world["calculated"]
+    world.unlink()
+    settings = settings_for(policy, influence=guard.influence, weights=weights)
+    for key, value in (settings | rule.settings | placer.settings).items():
+        world[key] = value
+    world["calculated"] = calculated
+    world["prefer"] = world["speed"][world["requests"]["row"]]
+    if placer.planned and len(world["hint_of"]) == 0:
+        world["hint_of"] = np.zeros(len(world["jobs"]), dtype=np.int64)
+    _make_scratch(world)
+    for key, table in network_tables(policy, len(world["jobs"])).items():
+        world[key] = table
+    link_kernels(world, policy.row, placer, rule)
+    renew_fairshare(world.record, snapshot.now)
+    return world
 
 
 def _usable(scores: Array) -> bool:

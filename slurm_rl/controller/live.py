@@ -18,7 +18,7 @@ import numpy as np
 from slurm_rl.config import Config, load
 from slurm_rl.controller.advice import Advisor, Submission
 from slurm_rl.controller.estimates import Finished, RunTimes
-from slurm_rl.controller.explain.place_in_queue import standing_of
+from slurm_rl.controller.explain.place_in_queue import Ordered
 from slurm_rl.controller.explain.start_forecast import expected_starts
 from slurm_rl.controller.slurm_snapshot import LiveQueue, observe
 from slurm_rl.controller.tick import Controller
@@ -49,6 +49,7 @@ class ControllerLive:
         self._advising = threading.Lock()
         self._read_from: tuple[LiveQueue, Plan] | None = None
         self._slurm_user = ""
+        self._asked: tuple[tuple[LiveQueue, Plan], Config, Ordered] | None = None
         self.warm = False
         self.measurements: MeasuredJobs | None = None
 
@@ -147,16 +148,23 @@ class ControllerLive:
         return self.config.policy, self.config.state_dir
 
     def standing(self, job_id: int) -> dict[str, Any]:
-        if self.controller.observed is None:
-            return {}
-        view, plan = self.controller.observed
-        config = self.config
-        guardrails = Guardrails(config.influence, config.starve_age, config.starve_factor)
-        standing = standing_of(view, plan, self.controller.policy, guardrails, job_id)
+        ordered = self._ordered()
+        standing = ordered.standing(job_id) if ordered is not None else None
         if standing is None:
             return {}
         features = [asdict(c) for c in standing.contributions()]
         return {"features": features, "what_would_move_it": standing.moves()}
+
+    def _ordered(self) -> Ordered | None:
+        """The last tick's order, made ready once for all who ask about its jobs."""
+        observed, policy, config = self.controller.observed, self.controller.policy, self.config
+        if observed is None:
+            return None
+        known = self._asked
+        if known is None or known[0] is not observed or known[1] is not config or known[2].policy is not policy:
+            guardrails = Guardrails(config.influence, config.starve_age, config.starve_factor)
+            known = self._asked = (observed, config, Ordered(*observed, policy, guardrails))
+        return known[2]
 
     def past(self, job_id: int, submit_time: int) -> list[dict[str, object]]:
         names = ("time", "old", "new", "reason", "status")
@@ -258,7 +266,8 @@ def warm_up(live: ControllerLive) -> None:
     advisor = Advisor.of(view, plan, np.zeros(len(view.jobs), dtype=np.int64), 1, policy, run_times)
     advisor.advise(Submission("a", "", "p", 1, 1, 600), 1000.0)
     expected_starts(view, plan, draws=1)
-    standing = standing_of(view, plan, policy, Guardrails(), 1)
+    standing = Ordered(view, plan, policy, Guardrails(live.config.influence)).standing(1)
     if standing is not None:
         standing.contributions()
+        standing.moves()
     live.warm = True

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from slurm_rl.controller.promote import CURRENT, Promotions
-from slurm_rl.decide import Guardrails, decide
+from slurm_rl.decide import Guardrails, decide, ready_to_order
 from slurm_rl.domain.snapshot import Plan, Snapshot
 from slurm_rl.errors import InputError
 from slurm_rl.kernel.arrays import Array
+from slurm_rl.kernel.tables import World
 from slurm_rl.place.plan import Planner
 from slurm_rl.policy.catalogue import LEARNED, MULTIFACTOR, STATIC_EQUAL
 from slurm_rl.policy.registry import PolicySpec, booked, learned, parse_policy
@@ -63,6 +64,14 @@ class LivePolicy:
         if self.spec.code == LEARNED and not _usable(plan, snapshot):
             plan = decide(snapshot, self.spec, scores=_nothing(snapshot), **options)
         return plan
+
+    def ready_to_order(
+        self, snapshot: Snapshot, guardrails: Guardrails, weights: dict[str, float], plan: Plan
+    ) -> World:
+        """A world that tells the plan's order again; scores that kernels do not know are the caller's to put in."""
+        fallback = bool(plan.reasons) and plan.reasons[0].fallback
+        given = self.score is not None
+        return ready_to_order(snapshot, self.spec, guardrails, weights, given=given, fallback=fallback)
 
 
 def _nothing(snapshot: Snapshot) -> Array:

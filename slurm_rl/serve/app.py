@@ -21,7 +21,7 @@ from slurm_rl.obs.metrics import CONTENT_TYPE
 from slurm_rl.obs.queue import JobView, QueueView
 from slurm_rl.serve.dashboard import PAGE
 from slurm_rl.serve.gate import Gate
-from slurm_rl.serve.jobid import parse
+from slurm_rl.serve.jobid import JobId, parse
 from slurm_rl.serve.limits import Limits
 from slurm_rl.serve.live import Live
 from slurm_rl.serve.measured import explain_measured
@@ -180,15 +180,8 @@ def make_app(
         A job is called as squeue calls it: JOBID, JOBID_TASK, JOBID+OFFSET or JOBID.STEP.
         """
         view, wanted = _view(live), parse(job_id)
-        job = await workers.do(peer, view.find, wanted.job, wanted.task, wanted.offset)
-        if job is None:
-            used = await workers.do(peer, live.measured, wanted.job)
-            return _json(
-                explain_measured(used, wanted, None if peer.sees_all else await own_jobs_of(peer), view.private)
-            )
-        if not peer.sees_all and job.user != await own_jobs_of(peer):
-            raise HTTPException(404 if view.private else 403, f"job {wanted} is not yours")
-        return await workers.do(peer, _explained, live, view, job)
+        own = None if peer.sees_all else await own_jobs_of(peer)
+        return await workers.do(peer, _explained, live, view, wanted, own)
 
     @app.get("/v1/measured")
     async def measured(
@@ -281,7 +274,13 @@ def _page(view: QueueView, mode: str, offset: int, limit: int, own: str | None, 
     return _json(head | {"mode": mode, "pending": pending, "matching": matching, "jobs": rows})
 
 
-def _explained(live: Live, view: QueueView, job: JobView) -> Response:
+def _explained(live: Live, view: QueueView, wanted: JobId, own: str | None) -> Response:
+    """In one go, in a thread: each return to the loop would queue behind whoever crowds it."""
+    job = view.find(wanted.job, wanted.task, wanted.offset)
+    if job is None:
+        return _json(explain_measured(live.measured(wanted.job), wanted, own, view.private))
+    if own is not None and job.user != own:
+        raise HTTPException(404 if view.private else 403, f"job {wanted} is not yours")
     standing = live.standing(job.job_id)
     past = live.past(job.job_id, job.submit_time)
     return _json({"features": [], "what_would_move_it": [], "changes": past} | explanation(view, job) | standing)

@@ -12,13 +12,17 @@ import numpy as np
 from slurm_rl.controller.live_policy import LivePolicy
 from slurm_rl.controller.scores import score_again
 from slurm_rl.controller.slurm_snapshot import LiveQueue
-from slurm_rl.decide import Guardrails
+from slurm_rl.decide import Guardrails, in_order
 from slurm_rl.domain.snapshot import Plan, Snapshot
-from slurm_rl.kernel.tables import World
+from slurm_rl.kernel.arrays import Array
+from slurm_rl.kernel.tables import TABLES
 from slurm_rl.policy.catalogue import BY_USER, EDF, MULTIFACTOR, STATIC_EQUAL, STATIC_PRIORITY
 
 _PATIENCE = 0.06  # seconds for all questions about one job: a request has 0.2, also while others crowd in
 _HOUR = 3600
+# What a question or the ordering of a queue changes is copied for each job that is asked about; the rest is shared.
+_CHANGED = frozenset("jobs live requests users groups scores order scratch features context hidden".split())
+_CONSTANT = TABLES.keys() - _CHANGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +36,44 @@ class Contribution:
     places: int  # how many places it lifts the job; negative: it costs them
 
 
-class PlaceInQueue:
-    """One job among those it competes with; asks the policy about variants of it, on a copy of the snapshot."""
+class Ordered:
+    """A tick's order, made ready for questions about single jobs; many threads may ask, and change nothing of it."""
 
-    def __init__(self, view: LiveQueue, plan: Plan, policy: LivePolicy, guardrails: Guardrails, job: int) -> None:
-        self.view, self.policy, self.guardrails, self.job = view, policy, guardrails, job
-        self.world: World = view.snapshot.world.copy()
+    def __init__(self, view: LiveQueue, plan: Plan, policy: LivePolicy, guardrails: Guardrails) -> None:
+        self.view, self.policy = view, policy
+        self.world = policy.ready_to_order(view.snapshot, guardrails, dict(view.weights), plan)
+        self.order = np.array(plan.order, dtype=np.int64)
+        self.scores = np.fromiter((r.score for r in plan.reasons), float, len(self.order))
+        self.position = {view.jobs[j].job_id: place for place, j in enumerate(plan.order)}
+        pending = view.snapshot.pending
+        pools = self.world["requests"]["pool"][self.world["jobs"]["request"][pending]]
+        self.pools = {p: np.ascontiguousarray(pending[pools == p]) for p in np.unique(pools).tolist()}
+
+    def standing(self, job_id: int) -> PlaceInQueue | None:
+        """None for a job that is not in the order."""
+        place = self.position.get(job_id)
+        return None if place is None else PlaceInQueue(self, place)
+
+
+class PlaceInQueue:
+    """One job among those it competes with; asks the policy about variants of it, on a copy of its own."""
+
+    def __init__(self, ordered: Ordered, place: int) -> None:
+        self.view, self.policy = ordered.view, ordered.policy
+        self.job = job = int(ordered.order[place])
+        self.world = ordered.world.fork(_CONSTANT)
         # A place of its own in the tables, so that a change of its request or its user's share is its alone.
         for table, column in (("requests", "request"), ("users", "user")):
             rows, at = self.world[table], self.world["jobs"][column][job]
             self.world[table] = np.concatenate([rows, rows[at : at + 1]])
             self.world["jobs"][column][job] = len(rows)
-        order = np.array(plan.order, dtype=np.int64)
-        scores = np.fromiter((r.score for r in plan.reasons), float, len(order))
-        here = view.queue[order] == view.queue[job]
-        self.mine = order[here]
+        self._pool = ordered.pools[int(self.world["requests"]["pool"][self.world["jobs"]["request"][job]])]
+        here = self.view.queue[ordered.order] == self.view.queue[job]
+        self.mine = ordered.order[here]
         self.place = int(np.flatnonzero(self.mine == job)[0]) + 1
-        self.own = float(scores[order == job][0])
-        self._others = np.sort(scores[here & (order != job)])
+        self.own = float(ordered.scores[place])
+        here[place] = False
+        self._others = np.sort(ordered.scores[here])
         self._deadline = time.monotonic() + _PATIENCE
 
     def contributions(self) -> list[Contribution]:
@@ -148,22 +172,31 @@ class PlaceInQueue:
         """The policy's score of the job as it is now in our world; None when there is no time left to ask."""
         if self.policy.context_free:
             return float(score_again(self.world.record, float(self.view.now), np.int64(self.job)))
-        plan = self._plan(0)
-        if plan is None:
-            return None
-        return next(r.score for j, r in zip(plan.order, plan.reasons, strict=True) if j == self.job)
+        again = self._order_again(0)
+        return None if again is None else again[1]
 
-    def _plan(self, later: int) -> Plan | None:
+    def _order_again(self, later: int) -> tuple[Array, float] | None:
+        """The pool's jobs in order as our world is now, and the policy's score of the job."""
         if time.monotonic() > self._deadline:
             return None
-        snapshot = Snapshot(self.view.now + later, self.world, self.view.snapshot.pending)
-        return self.policy.plan(snapshot, self.guardrails, dict(self.view.weights))
+        world, now = self.world, self.view.now + later
+        scores = world["live"]["score"]
+        before = scores.copy()
+        if self.policy.score is not None:
+            scores[self.view.snapshot.pending] = self.policy.score(Snapshot(now, world, self.view.snapshot.pending))
+        order: Array = in_order(world.record, float(now), self._pool)
+        if world["influence"] < 1.0:
+            own = float(scores[self.job])
+        else:
+            own = float(world["scores"][np.searchsorted(self._pool, self.job)])
+        scores[:] = before
+        return order, own
 
     def _ask(self, found: list[dict[str, object]], what: str, later: int = 0) -> None:
-        plan = self._plan(later)
-        if plan is None:
+        again = self._order_again(later)
+        if again is None:
             return
-        order = np.array(plan.order, dtype=np.int64)
+        order = again[0]
         mine = order[self.view.queue[order] == self.view.queue[self.job]]
         place = int(np.flatnonzero(mine == self.job)[0]) + 1
         if place != self.place:
@@ -172,14 +205,6 @@ class PlaceInQueue:
     def _own_place(self, score: float) -> int:
         """The job's place by the policy's own scores, from 1; of equals it is the first."""
         return len(self._others) - int(np.searchsorted(self._others, score, side="right")) + 1
-
-
-def standing_of(
-    view: LiveQueue, plan: Plan, policy: LivePolicy, guardrails: Guardrails, job_id: int
-) -> PlaceInQueue | None:
-    """None for a job that is not in the plan's order."""
-    j = next((i for i in plan.order if view.jobs[i].job_id == job_id), None)
-    return None if j is None else PlaceInQueue(view, plan, policy, guardrails, j)
 
 
 def _finite(value: float) -> float:

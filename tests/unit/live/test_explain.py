@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import kstest, truncnorm
 
-from slurm_rl.controller.explain.place_in_queue import PlaceInQueue, standing_of
+from slurm_rl.controller.explain.place_in_queue import Ordered, PlaceInQueue
 from slurm_rl.controller.explain.start_forecast import expected_starts, normal_above
 from slurm_rl.controller.live_policy import load_policy
 from slurm_rl.controller.tick import Controller
@@ -22,7 +22,7 @@ def a_standing(c: Controller, job_id: int) -> PlaceInQueue:
     assert c.observed is not None
     view, plan = c.observed
     rails = Guardrails(c.config.influence, c.config.starve_age, c.config.starve_factor)
-    found = standing_of(view, plan, c.policy, rails, job_id)
+    found = Ordered(view, plan, c.policy, rails).standing(job_id)
     assert found is not None
     return found
 

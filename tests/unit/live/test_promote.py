@@ -276,7 +276,7 @@ def test_a_network_that_says_nothing_does_not_pass_the_output_gate(controller: M
 
 def test_a_networks_queue_can_be_explained_and_joined(controller: MakeController, tmp_path: Path) -> None:
     from slurm_rl.controller.advice import Submission
-    from slurm_rl.controller.explain.place_in_queue import standing_of
+    from slurm_rl.controller.explain.place_in_queue import Ordered
     from slurm_rl.decide import Guardrails
 
     slurm = a_queue()
@@ -284,7 +284,7 @@ def test_a_networks_queue_can_be_explained_and_joined(controller: MakeController
     c = controller(slurm, policy=load_policy(f"rl:{tmp_path}/short"))
     c.tick()
     assert c.observed is not None
-    standing = standing_of(*c.observed, c.policy, Guardrails(0.5), 1)
+    standing = Ordered(*c.observed, c.policy, Guardrails(0.5)).standing(1)
     assert standing is not None
     (first, *_) = standing.contributions()
     assert (first.feature, first.places < 0) == ("run time", True)
