@@ -157,6 +157,12 @@ def rows_of(jobs: Iterable[SlurmJob], rows: Iterable[Key]) -> set[Key]:
     return {key for job in jobs if (key := _row(job, index)) is not None}
 
 
+def keys_of(jobs: Iterable[SlurmJob], rows: Iterable[Key]) -> list[Key]:
+    """What the journal calls each record: by its row, which a requeue does not change, or as it is now."""
+    index = _by_id(dict.fromkeys(rows, 0))
+    return [_row(job, index) or (job.job_id, job.submit_time or 0) for job in jobs]
+
+
 def _by_id(rows: Mapping[Key, T]) -> dict[int, dict[int, T]]:
     found: dict[int, dict[int, T]] = {}
     for (job_id, submitted), row in rows.items():

@@ -6,13 +6,15 @@ A job that any of several GPU types would serve gets the planned type's feature:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from slurm_rl.controller.writers.protocol import TakeBack, TakenBack, Turn, key_of, return_all
+from slurm_rl.controller.ours import keys_of, rows_of
+from slurm_rl.controller.writers.clear_factors import min_job_age
+from slurm_rl.controller.writers.protocol import TakeBack, TakenBack, Turn, return_all
 from slurm_rl.obs.journal import Journal, Key, Steered
 from slurm_rl.slurm.client import SlurmClient
 from slurm_rl.slurm.gpufeatures import feature_names, lacking
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from slurm_rl.config import Config
     from slurm_rl.controller.slurm_snapshot import LiveQueue
     from slurm_rl.domain.snapshot import Plan
+
+_SLACK = 60.0  # seconds beyond Slurm's MinJobAge after which a job that is gone cannot come back
 
 
 def steerable(job: SlurmJob, field: str) -> str:
@@ -46,6 +50,7 @@ def steerable(job: SlurmJob, field: str) -> str:
 class FeatureWrite:
     """One feature expression to write."""
 
+    key: Key  # in the journal
     job: SlurmJob
     value: str
     own: str  # what the user asked for
@@ -61,6 +66,7 @@ class GpuTypeWriter:
         self.follow(config)
         self.journal = journal
         self._ticks: dict[Key, int] = {}  # ticks since a job was steered, without a start
+        self._absent: dict[Key, float] = {}  # jobs that are not there, and since when
         self._resting: dict[Key, int] = {}  # jobs that got their own back, and for how many ticks they are left alone
 
     def follow(self, config: Config) -> None:
@@ -88,8 +94,8 @@ class GpuTypeWriter:
         if not steered:
             return state
         jobs = []
-        for job in state.jobs:
-            ours = steered.get(key_of(job))
+        for key, job in zip(keys_of(state.jobs, steered), state.jobs, strict=True):
+            ours = steered.get(key)
             if ours is not None and getattr(job, ours.field) == ours.value:
                 jobs.append(msgspec.structs.replace(job, **{ours.field: ours.own}))
             else:
@@ -97,9 +103,15 @@ class GpuTypeWriter:
         return msgspec.structs.replace(state, jobs=tuple(jobs))
 
     def settle(self, turn: Turn) -> None:
-        """Drops jobs that have started or are gone from the journal."""
-        waiting = {key_of(j) for j in turn.said.jobs if j.pending}
-        self.journal.release_steered([key for key in self.journal.steered() if key not in waiting])
+        """Drops jobs from the journal that are gone for good.
+
+        A job that runs, or ended a moment ago, waits again with our expression if it is requeued.
+        """
+        steered, now = self.journal.steered(), turn.clock()
+        there = rows_of(turn.said.jobs, steered)
+        self._absent = {key: self._absent.get(key, now) for key in steered if key not in there}
+        late = now - min_job_age(turn.said) - _SLACK
+        self.journal.release_steered([key for key, since in self._absent.items() if since < late])
 
     def wanted(self, turn: Turn) -> list[FeatureWrite]:
         """What to write: the planned type of jobs that start now, and users' own where a start did not come."""
@@ -108,8 +120,9 @@ class GpuTypeWriter:
             turn.log.error("placement", error=problem)
             return []
         steered = self.journal.steered()
-        waiting = {key_of(j): j for j in turn.queue.state.jobs if j.pending}
-        planned = self._planned(turn.queue, turn.plan) if self.active else {}
+        pending = [j for j in turn.queue.state.jobs if j.pending]
+        waiting = dict(zip(keys_of(pending, steered), pending, strict=True))
+        planned = self._planned(turn.queue, turn.plan, steered) if self.active else {}
         self._resting = {k: n - 1 for k, n in self._resting.items() if n > 1 and k in waiting}
         self._ticks = {k: self._ticks.get(k, 0) + 1 for k in steered if k in waiting}
         found = []
@@ -118,23 +131,24 @@ class GpuTypeWriter:
             before = steered.get(key)
             if key in self._resting or (before is not None and before.value == value):
                 continue
-            found.append(FeatureWrite(job, value, getattr(job, self.field), f"planned to start on {kind}"))
+            found.append(FeatureWrite(key, job, value, getattr(job, self.field), f"planned to start on {kind}"))
             self._ticks[key] = 0
         for key, ours in steered.items():
             late = self._ticks.get(key, 0) >= self.patience
             if key not in waiting or not (late or ours.field != self.field):
                 continue
-            found = [s for s in found if key_of(s.job) != key]
-            found.append(FeatureWrite(waiting[key], ours.own, ours.own, "it did not start: the user's own again"))
+            found = [s for s in found if s.key != key]
+            found.append(FeatureWrite(key, waiting[key], ours.own, ours.own, "it did not start: the user's own again"))
             self._resting[key] = self.patience
         return found
 
-    def _planned(self, view: LiveQueue, plan: Plan) -> dict[Key, tuple[SlurmJob, str, str]]:
+    def _planned(self, view: LiveQueue, plan: Plan, steered: Iterable[Key]) -> dict[Key, tuple[SlurmJob, str, str]]:
         """Jobs that start now on one GPU type, of several that would do."""
         world = view.snapshot.world
         nodes, requests = world["nodes"], world["requests"]
         found = {}
-        for start in plan.starts:
+        keys = keys_of((view.jobs[start.job] for start in plan.starts), steered)
+        for key, start in zip(keys, plan.starts, strict=True):
             job = view.jobs[start.job]
             kinds = {view.gpu_types[int(nodes["type"][n])] for n, _ in start.nodes}
             if len(kinds) != 1 or steerable(job, self.field):
@@ -143,7 +157,7 @@ class GpuTypeWriter:
             mine = world["kind_node"][world["kind_ptr"][kind] : world["kind_ptr"][kind + 1]]
             if len({int(t) for t in nodes["type"][mine]}) > 1:
                 (name,) = kinds
-                found[key_of(job)] = (job, self.names.get(name.lower(), name), name)
+                found[key] = (job, self.names.get(name.lower(), name), name)
         return found
 
     def imagine(self, turn: Turn, most: int) -> int:
@@ -152,28 +166,27 @@ class GpuTypeWriter:
 
     def apply(self, client: SlurmClient, writes: Sequence[FeatureWrite], turn: Turn) -> int:
         """Journals and writes; how many were applied."""
-        rows = [Steered(self.field if s.value != s.own else self._field_of(s), s.value, s.own) for s in writes]
-        self.journal.steer(
-            turn.token, turn.clock(), [(key_of(s.job), row) for s, row in zip(writes, rows, strict=True)]
-        )
+        before = self.journal.steered()
+        fields = [before[s.key].field if s.value == s.own and s.key in before else self.field for s in writes]
+        rows = [Steered(field, s.value, s.own) for field, s in zip(fields, writes, strict=True)]
+        self.journal.steer(turn.token, turn.clock(), [(s.key, row) for s, row in zip(writes, rows, strict=True)])
         results = client.update([features_update(s.job, row) for s, row in zip(writes, rows, strict=True)])
-        back = [
-            key_of(s.job)
-            for s, row, r in zip(writes, rows, results, strict=True)
-            if r.status is UpdateStatus.REFUSED or (r.applied and row.value == row.own)
-        ]
-        self.journal.release_steered(back)
+        refused = [s.key for s, r in zip(writes, results, strict=True) if r.status is UpdateStatus.REFUSED]
+        back = [s.key for s, row, r in zip(writes, rows, results, strict=True) if r.applied and row.value == row.own]
+        kept = [(key, before[key]) for key in refused if key in before]  # it still has what was written before
+        if kept:
+            self.journal.steer(turn.token, turn.clock(), kept)
+        self.journal.release_steered([*back, *(key for key in refused if key not in before)])
         for s, r in zip(writes, results, strict=True):
             turn.log.info("steer", tick=turn.tick, job=s.job.job_id, value=s.value, why=s.why, status=r.status.value)
         return sum(r.applied for r in results)
 
-    def _field_of(self, write: FeatureWrite) -> str:
-        before = self.journal.steered().get(key_of(write.job))
-        return before.field if before is not None else self.field
-
     @staticmethod
     def take_back(order: TakeBack) -> TakenBack:
-        """Every waiting job that was steered gets its user's own expression."""
+        """Every waiting job that was steered gets its user's own expression.
+
+        A running job's cannot be changed. Its row stays, because after a requeue the job waits with our expression.
+        """
         journal = order.journal
         return return_all(
             order,
@@ -181,6 +194,7 @@ class GpuTypeWriter:
             journal.release_steered,
             lambda job, row: getattr(job, row.field) == row.value != row.own,
             lambda job, row: features_update(job, replace(row, value=row.own)),
+            keep_running=True,
         )
 
 

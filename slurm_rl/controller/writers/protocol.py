@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
+from slurm_rl.controller.ours import keys_of
 from slurm_rl.obs.journal import Change, Journal, JournalError, Key
 from slurm_rl.slurm.client import SlurmClient
 from slurm_rl.slurm.model import JobUpdate, SlurmJob, SlurmState
@@ -112,17 +113,23 @@ def return_all(
     release: Callable[[Sequence[Key]], None],
     ours: Callable[[SlurmJob, Row], bool],
     update: Callable[[SlurmJob, Row], JobUpdate],
+    keep_running: bool = False,
 ) -> TakenBack:
-    """Takes back what Slurm shows of every waiting job: looks, writes, and looks again."""
+    """Takes back what Slurm shows of every waiting job: looks, writes, and looks again.
+
+    With `keep_running`, rows of running jobs stay: a requeue would bring back what they have of ours.
+    """
     found = returned = 0
     for attempt in range(ROUNDS):
         known = rows()
         if not known:
             break
-        jobs = {key_of(j): j for j in order.client.snapshot().jobs if j.pending}
+        there = [j for j in order.client.snapshot().jobs if j.pending or keep_running]
+        jobs = dict(zip(keys_of(there, known), there, strict=True))
         mine = {k: row for k, row in known.items() if k in jobs and ours(jobs[k], row)}
         with suppress(JournalError):
             release([k for k in known if k not in mine])
+        mine = {k: row for k, row in mine.items() if jobs[k].pending}
         if attempt == 0:
             found = len(mine)
         if not mine:

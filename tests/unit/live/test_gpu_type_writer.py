@@ -28,6 +28,7 @@ class MixedSlurm(FakeSlurm):
     """One node of A100 and one of T4, each with its type as a feature; takes feature expressions too."""
 
     release = Release(22, 5, 8)
+    refuse = False  # as of jobs that have just started
 
     def __init__(self, *jobs: Any, features: bool = True) -> None:
         super().__init__(*jobs)
@@ -45,11 +46,12 @@ class MixedSlurm(FakeSlurm):
             if u.site_factor is not None:
                 self.set_site(u.job_id, u.site_factor)
             for field in ("features", "prefer"):
-                if getattr(u, field) is not None:
+                if getattr(u, field) is not None and not self.refuse:
                     changed = msgspec.structs.replace(self.jobs[u.job_id], **{field: getattr(u, field)})
                     self.jobs[u.job_id] = changed
         self.written += updates
-        return [UpdateResult(u.job_id, UpdateStatus.APPLIED) for u in updates]
+        status = UpdateStatus.REFUSED if self.refuse else UpdateStatus.APPLIED
+        return [UpdateResult(u.job_id, status) for u in updates]
 
     def features(self) -> dict[int, str]:
         return {j.job_id: j.features for j in self.jobs.values()}
@@ -57,6 +59,13 @@ class MixedSlurm(FakeSlurm):
     def start(self, job_id: int, node: str) -> None:
         self.jobs[job_id] = msgspec.structs.replace(
             self.jobs[job_id], state="RUNNING", node_list=(node,), start_time=int(self.now)
+        )
+
+    def requeue(self, job_id: int) -> None:
+        """As scontrol does it: the expression stays, the submit time does not."""
+        self.now += 100
+        self.jobs[job_id] = msgspec.structs.replace(
+            self.jobs[job_id], state="PENDING", node_list=(), start_time=None, submit_time=int(self.now), restarts=1
         )
 
 
@@ -96,14 +105,77 @@ def test_a_job_that_does_not_start_gets_its_own_back_after_some_ticks(tmp_path: 
     assert controller.journal.steered() == {}
 
 
-def test_a_started_job_is_forgotten(tmp_path: Path) -> None:
+def test_a_started_job_is_forgotten_when_it_is_gone_for_good(tmp_path: Path) -> None:
     slurm = MixedSlurm(a_job(1, gpus=4))
     controller = a_controller(slurm, tmp_path)
     controller.tick()
     slurm.start(1, "n1")
     controller.tick()
-    assert controller.journal.steered() == {}
     assert slurm.features() == {1: "a100"}
+    assert len(controller.journal.steered()) == 1, "it may be requeued, and wait with our expression"
+    del slurm.jobs[1]
+    seen = []
+    for _ in range(3):
+        controller.tick()
+        seen.append(len(controller.journal.steered()))
+        slurm.now += 300
+    assert seen == [1, 1, 0]
+
+
+def test_a_requeued_job_gets_its_own_back(tmp_path: Path) -> None:
+    slurm = MixedSlurm(a_job(1, gpus=4))
+    controller = a_controller(slurm, tmp_path)
+    controller.tick()
+    slurm.start(1, "n1")
+    controller.tick()
+    slurm.requeue(1)
+    done = undo(slurm, controller.journal, clock=lambda: slurm.now)
+    assert (done.steered, done.freed) == (1, 1)
+    assert slurm.features() == {1: ""}
+    assert controller.journal.steered() == {}
+
+
+def test_undo_while_a_job_runs_does_not_forget_it(tmp_path: Path) -> None:
+    slurm = MixedSlurm(a_job(1, gpus=4))
+    controller = a_controller(slurm, tmp_path)
+    controller.tick()
+    slurm.start(1, "n1")
+    undo(slurm, controller.journal, clock=lambda: slurm.now)
+    assert slurm.features() == {1: "a100"}, "a running job's cannot be changed"
+    slurm.requeue(1)
+    controller.command("off", "test")
+    controller.tick()
+    assert slurm.features() == {1: ""}
+
+
+def test_ticks_steer_a_requeued_job_anew(tmp_path: Path) -> None:
+    """Its expression is ours, not the user's: with the A100s taken it goes to the T4s, and later back to nothing."""
+    slurm = MixedSlurm(a_job(1, gpus=8))
+    controller = a_controller(slurm, tmp_path, placement_ticks=2)
+    controller.tick()
+    slurm.start(1, "n1")
+    controller.tick()
+    slurm.requeue(1)
+    slurm.jobs[9] = a_running_job(9, "n1")
+    slurm.nodes = (msgspec.structs.replace(slurm.nodes[0], gpus_allocated={"a100": 8}), slurm.nodes[1])
+    seen = []
+    for _ in range(3):
+        controller.tick()
+        seen.append(slurm.features()[1])
+        slurm.now += 10
+    assert seen == ["t4", "t4", ""]
+    assert controller.journal.steered() == {}
+
+
+def test_a_job_that_starts_before_it_is_steered_anew_is_remembered_as_it_is(tmp_path: Path) -> None:
+    slurm = MixedSlurm(a_job(1, gpus=8))
+    controller = a_controller(slurm, tmp_path)
+    controller.tick()
+    slurm.jobs[9] = a_running_job(9, "n1")
+    slurm.nodes = (msgspec.structs.replace(slurm.nodes[0], gpus_allocated={"a100": 8}), slurm.nodes[1])
+    slurm.refuse = True
+    controller.tick()
+    assert [s.value for s in controller.journal.steered().values()] == ["a100"]
 
 
 def test_the_plan_follows_what_is_free(tmp_path: Path) -> None:
