@@ -22,7 +22,8 @@ from slurm_rl.lab.lab import Lab
 
 from .on_lab import until
 
-pytestmark = pytest.mark.slurm
+# Jobs run this Python, which a release's root may hide.
+pytestmark = [pytest.mark.slurm, pytest.mark.releases("installed")]
 ROOT = Path(__file__).parents[3]
 
 
