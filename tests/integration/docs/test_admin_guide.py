@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import typer
 
 from ..conftest import LabFactory
 
@@ -25,9 +24,8 @@ GUIDE = (ROOT / "docs" / "admin.md").read_text()
 
 # What a test cannot do as printed, and what it does instead.
 INSTEAD = {
-    # No package is fetched: this source, and the packages this test runs with.
-    "/opt/slurm-rl/bin/pip install 'slurm-rl[live]'": "install_package",
-    "python3 -m venv /opt/slurm-rl": '"$PYTHON" -m venv --without-pip /opt/slurm-rl',
+    # This Python. Nothing is fetched: pip finds our wheel (PIP_FIND_LINKS), and all others as if they were installed.
+    "python3 -m venv /opt/slurm-rl": "make_venv",
     "apt install python3-venv lua-socket": "dpkg-query -W lua-socket",
     # No systemd runs here: the unit's own command is started, with the unit's own environment.
     "systemctl daemon-reload": "verify_unit",
@@ -43,12 +41,9 @@ for d in /opt /usr/local/bin /usr/lib/sysusers.d /run/slurm-rl /var/lib/slurm-rl
   mount -t tmpfs -o mode=755 tmpfs $d
 done
 export PATH=/usr/local/bin:$PATH
-install_package() {
-  packages=$(echo /opt/slurm-rl/lib/python3*/site-packages)
-  cp -r "$WHEEL"/slurm_rl "$WHEEL"/slurm_rl_sim "$packages"
-  echo "$PACKAGES" > "$packages/packages.pth"
-  printf '#!/opt/slurm-rl/bin/python\nfrom slurm_rl.cli import main\nmain()\n' > /opt/slurm-rl/bin/slurm-rl
-  chmod 755 /opt/slurm-rl/bin/slurm-rl
+make_venv() {
+  "$PYTHON" -m venv /opt/slurm-rl
+  echo "$PACKAGES" > "$(echo /opt/slurm-rl/lib/python3*/site-packages)/packages.pth"
 }
 verify_unit() { systemd-analyze verify --man=no --recursive-errors=no /etc/systemd/system/slurm-rl.service; }
 start_unit() {
@@ -100,25 +95,39 @@ def test_every_command_is_found() -> None:
     assert set(INSTEAD) <= set(commands())
 
 
+def build_wheel(directory: Path) -> None:
+    """Of this source, as it is published."""
+    words = ["wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", f"--wheel-dir={directory}"]
+    subprocess.run([sys.executable, "-m", "pip", *words, str(ROOT)], check=True, capture_output=True)
+
+
+def link_packages(directory: Path) -> None:
+    """All packages of this Python but our own, which pip would take for installed."""
+    directory.mkdir()
+    for folder in (Path(p) for p in sys.path if Path(p).name == "site-packages"):
+        for entry in folder.iterdir():
+            link = directory / entry.name
+            if not entry.name.startswith(("slurm_rl", "_slurm_rl")) and entry.suffix != ".pth" and not link.exists():
+                link.symlink_to(entry)
+
+
 def test_the_guide_works_as_printed(start_lab: LabFactory) -> None:
     if shutil.which("unshare") is None:
         pytest.fail("needs unshare (util-linux)")
     lab = start_lab("t4:1*1", accounting=True)
     with mount_points("/run/slurm-rl", "/var/lib/slurm-rl"), tempfile.TemporaryDirectory(prefix="srl-") as name:
-        wheel = Path(name)
-        for package, at in (("slurm_rl", "slurm_rl"), ("slurm_rl_sim", "sim/slurm_rl_sim")):
-            shutil.copytree(ROOT / at, wheel / package, ignore=shutil.ignore_patterns("__pycache__"))
-        for data in ("plugin", "traces", "etc", "models"):
-            shutil.copytree(ROOT / data, wheel / "slurm_rl" / "_data" / data)
+        wheels, packages = Path(name) / "wheels", Path(name) / "packages"
+        build_wheel(wheels)
+        link_packages(packages)
         skipped = ("slurm-rl models", "slurm-rl shadow-report")  # they need weeks of history: their own tests run them
         rows = [INSTEAD.get(row, row) for row in commands() if not row.startswith(skipped)]
         script = PRELUDE + "".join(f"echo + {shlex.quote(row)}\n{row}\n" for row in rows)
-        packages = str(Path(typer.__file__).parents[1])
         done = subprocess.run(
             ["unshare", "--mount", "--propagation", "private", "bash", "-c", script],
             env=lab.env()
-            | {"WHEEL": str(wheel), "PACKAGES": packages, "PYTHON": sys.executable, "HOME": "/root"}
-            | {"XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(wheel / "cache"))},
+            | {"PACKAGES": str(packages), "PYTHON": sys.executable, "HOME": "/root"}
+            | {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": os.devnull}
+            | {"XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path(name) / "cache"))},
             capture_output=True,
             text=True,
             timeout=580,
