@@ -171,7 +171,7 @@ class Controller:
         began = time.perf_counter()
         if self.view is not None:
             deferrals = self.start_time.summary(self.clock())
-            self.view = replace(self.view, forecast=expected_starts(queue, plan), deferrals=deferrals)
+            self.view = replace(self.view, forecast=expected_starts(queue, plan), deferrals=deferrals).prepared()
         self._phase("foresee", began)
         self._count(queue, plan, len(difference) - applied)
         return TickOutcome("done", mode, len(plan.order), len(difference), applied, drifted, note)
@@ -335,7 +335,7 @@ class Controller:
     def _publish(self, view: LiveQueue, plan: Plan, wanted: Array, bound: int, number: int) -> None:
         self.observed = (view, plan)
         self.advisor = Advisor.of(view, plan, wanted, bound, self.policy, self.run_times, self.advisor)
-        self.view = QueueReport(view, plan, wanted, bound, number, self._mode, self.policy)
+        self.view = QueueReport(view, plan, wanted, bound, number, self._mode, self.policy).prepared()
 
     def _count(self, view: LiveQueue, plan: Plan, unsettled: int) -> None:
         self.metrics.jobs.labels("ordered").set(len(plan.order))
