@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from slurm_rl.slurm.cli import CliClient
 from slurm_rl.slurm.model import JobUpdate
 
 from ..conftest import LabFactory, empty_queue
-from .on_lab import fill, until
+from .on_lab import fill, submit_mixed, until
 
 pytestmark = pytest.mark.slurm
 
@@ -217,3 +218,45 @@ def test_with_the_plugin_nothing_is_left_of_any_kind_of_submission(start_lab: La
             lab.run("scontrol", "update", f"JobId={name}", "Dependency=")
     until(lambda: all(j.factors for j in client.snapshot().jobs if j.pending), "all are eligible")
     assert {j.site_factor for j in client.snapshot().jobs if j.pending} == {0}
+
+
+@pytest.mark.soak
+def test_every_job_is_counted_while_the_queue_changes(start_lab: LabFactory, tmp_path: Path) -> None:
+    """498 jobs with a factor; meanwhile jobs start, end, are cancelled, held and submitted, and the writer is killed.
+
+    What is touched is returned, gone, left or unverified, each once, and nothing of ours is left.
+    """
+    lab = start_lab("a100:8*2,t4:4*2")
+    client = CliClient(lab.slurm_conf)
+    for turn in range(4):
+        fill(lab, 4)
+        submit_mixed(lab, 498)
+        path = tmp_path / f"journal-{turn}"
+        with Journal(path) as journal:
+            a_controller(lab, journal).tick()
+        factored = {job for job, site in shown(lab).items() if site}
+        with Journal(path) as journal:
+            a_controller(lab, journal, updates_per_tick=100).tick()
+            pending = sorted(factored)
+            lab.run("scontrol", "hold", ",".join(map(str, pending[:40])))
+            # Every node is freed, so that jobs start, while a sixth of the queue is cancelled and new jobs come.
+            churn = subprocess.Popen(
+                ["sh", "-c", f"scancel -n fill; for j in {' '.join(map(str, pending[40::6]))}; do scancel $j; done"],
+                env=lab.env(),
+            )
+            submit_mixed(lab, 30)
+            done = undo(client, journal)
+            assert churn.wait(120) == 0
+            print(f"{len(factored)} had a factor: {done}")
+            assert done.touched == done.returned + done.gone + len(done.left) + len(done.unverified)
+            assert done.complete
+            assert done.touched > 300, "some are cancelled or start before it looks"
+        held = pending[:40]
+        lab.run("scontrol", "release", ",".join(map(str, held)))
+        until(lambda held=set(held): held <= shown(lab).keys() | running(lab), "held jobs are shown again")
+        assert not any(shown(lab).values())
+        empty_queue(lab)
+
+
+def running(lab: Lab) -> set[int]:
+    return {int(job) for job in lab.run("squeue", "-h", "-t", "R,CG", "-o", "%A").split()}
