@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ from slurm_rl.serve.ask import ask, reserved_path
 
 pytestmark = [pytest.mark.soak, pytest.mark.slurm]
 
-SECONDS = 60  # of each phase: some hundreds of explains, so that a 99th percentile is not the slowest one
+# Of each phase: some hundreds of explains, so that a 99th percentile is not the slowest one.
+SECONDS = int(os.environ.get("SLURM_RL_HOSTILE_SECONDS", "60"))
 DEADLINE = 0.03  # the shim's
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -72,6 +74,20 @@ def told(what: str, explained: list[float], advice: list[float], most: float) ->
     return p99, share
 
 
+@pytest.fixture
+def before_others() -> Iterator[None]:
+    """Service, crowd and client compete with each other, and not with what else the machine does."""
+    usual, session = os.getpriority(os.PRIO_PROCESS, 0), Path("/proc/self/autogroup")
+    os.setpriority(os.PRIO_PROCESS, 0, -15)
+    if session.exists():  # where sessions share the processors, the priority of a process counts within its own
+        session.write_text("-15")
+    yield
+    os.setpriority(os.PRIO_PROCESS, 0, usual)
+    if session.exists():
+        session.write_text("0")
+
+
+@pytest.mark.usefixtures("before_others")
 def test_one_hostile_user_holds_up_nobody() -> None:
     script = str(ROOT / "tests" / "perf" / "live.py")
     path_of = os.pathsep.join([str(ROOT), str(ROOT / "sim"), str(ROOT / "tests")])
@@ -89,13 +105,12 @@ def test_one_hostile_user_holds_up_nobody() -> None:
             assert serving.stdout is not None
             assert serving.stdout.readline(), "it came up"
             job = ask(path, "GET", "/v1/queue?limit=1", timeout=60)[1]["jobs"][0]["job_id"]
-            quiet, _ = told("quiet", *measured(path, serving.pid, job))
+            told("quiet", *measured(path, serving.pid, job))
             with a_crowd(path) as crowd:
                 found = measured(path, serving.pid, job)
             p99, share = told("hostile", *found)
             print("the crowd was answered:", *crowd)
-            # Where others keep the processors busy, explain is slow without the crowd too: then by how much it adds.
-            assert p99 <= max(0.2, 1.5 * quiet)
+            assert p99 <= 0.2
             assert share >= 0.99
             assert found[2] <= 600
         finally:
