@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from slurm_rl.controller.tick import ReadsSiteFactors
+from slurm_rl.controller.writers.site_factor import ReadsSiteFactors
 from slurm_rl.errors import EnvironmentMissing, InputError, SlurmError
 from slurm_rl.slurm import jsonform, pyslurm
 from slurm_rl.slurm.cli import CliClient
