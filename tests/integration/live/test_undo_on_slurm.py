@@ -226,7 +226,7 @@ def test_every_job_is_counted_while_the_queue_changes(start_lab: LabFactory, tmp
 
     What is touched is returned, gone, left or unverified, each once, and nothing of ours is left.
     """
-    lab = start_lab("a100:8*2,t4:4*2")
+    lab = start_lab("a100:8*2,v100:8*2")
     client = CliClient(lab.slurm_conf)
     for turn in range(4):
         fill(lab, 4)
