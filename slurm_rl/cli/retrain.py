@@ -64,11 +64,11 @@ def retrain(
     from slurm_rl.evaluate.paired import before, compare, tuned_weights
     from slurm_rl.policy.checkpoint import find_model, load_model, save_model, unflatten
     from slurm_rl.policy.registry import learned
-    from slurm_rl.train.ppo import Settings
-    from slurm_rl.train.recipe import train_model
-    from slurm_rl.train.search import SearchSettings
+    from slurm_rl.train.recipe import refuse_used, train_model
+    from slurm_rl.train.settings import SearchSettings, Settings
     from slurm_rl_sim.replay import parse_contenders, prepare, window_of
 
+    refuse_used([out], "give another --out")
     window = window_of(history, f"{share}:1")
     enough_queueing(history, site, window, backfill)
     start = None if init_from == "none" else load_model(find_model(init_from))

@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slurm_rl.errors import EnvironmentMissing, InputError, SlurmError, unknown_name
+from slurm_rl.train.algorithms.catalogue import algorithm_names, find_algorithm
 
 if TYPE_CHECKING:
-    from slurm_rl.train.ppo import Settings
+    from slurm_rl.train.settings import Settings
 
 _HELP = """Learn a policy from traces and generated workloads, and write it to OUT/model.
 
 Training sees only the first part of each trace's time (--share). It starts from the heuristic sjf-age, learns what run
-time estimates miss, searches over the linear part of the network, and then improves all of it by PPO on whole replays.
+time estimates miss, searches over the linear part of the network, and then improves all of it by --algo.
 OUT/curve.csv has the course of the validation; --resume goes on after a stop, with the same result as without it.
+An OUT that holds another training is refused.
 
 Examples:
 
@@ -43,12 +45,13 @@ def train(
     out: Annotated[Path, typer.Option(help="Directory for the model, the curve and the state of the training.")],
     trace: Annotated[list[Path] | None, typer.Option(help="Trace to learn from; may be given several times.")] = None,
     cluster: Annotated[Path | None, typer.Option(help="Cluster file; default: TRACE's NAME.cluster.json.")] = None,
-    algo: Annotated[str, typer.Option(help="ppo")] = "ppo",
-    iterations: Annotated[int, typer.Option(min=0, help="Of PPO; 0: lessons and search alone.")] = 60,
+    algo: Annotated[str, typer.Option(help=f"{', '.join(algorithm_names())}.")] = "ppo",
+    iterations: Annotated[int, typer.Option(min=0, help="Of the algorithm; 0: lessons and search alone.")] = 60,
     scenes: Annotated[int, typer.Option(min=1, help="Workloads played in each iteration.")] = 12,
     jobs: Annotated[int, typer.Option(min=100, help="Jobs of a workload.")] = 2500,
     lessons: Annotated[int, typer.Option(min=0, help="Workloads from which run times are learned first.")] = 400,
-    generations: Annotated[int, typer.Option(min=0, help="Of the search before PPO.")] = 120,
+    generations: Annotated[int, typer.Option(min=0, help="Of the search before the algorithm.")] = 120,
+    options: Annotated[str, typer.Option("--set", help="The algorithm's own settings: NAME=NUMBER,…")] = "",
     generated: Annotated[float, typer.Option(min=0, max=1, help="Share of workloads that are made up.")] = 0.5,
     share: Annotated[float, typer.Option(min=0.05, max=1, help="Part of each trace's time to learn from.")] = 0.6,
     goals: Annotated[str, typer.Option(help="Weights of what is sought.")] = "bsld=1,wait=1,p99=1,max=0.5",
@@ -70,23 +73,29 @@ def train(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Trains; `_HELP` is what users see."""
-    if algo != "ppo":
-        raise unknown_name("algorithm", algo, ["ppo"])
+    row = find_algorithm(algo)
     if executor not in ("local", "slurm"):
         raise unknown_name("executor", executor, ["local", "slurm"])
     need_torch()
     say: Callable[[str], None] = (lambda text: None) if as_json else (lambda text: print(text, flush=True))
     outs = {s: out / f"seed-{s}" if seeds > 1 else out for s in range(seed, seed + seeds)}
+    from slurm_rl.domain.pairs import parse_pairs
+    from slurm_rl.train.recipe import refuse_used, train_model
+
+    own = parse_pairs(options, "--set", "NAME=NUMBER,…")
+    row.settings(own)
+    if not resume:
+        refuse_used([out, *outs.values()], "--resume goes on with it; or give another --out")
     if executor == "slurm":
         read_sources(trace or [], cluster)  # what is wrong with them is said here, not in a job's log
         _in_jobs(context, outs, out, slurm_options(slurm or []), wait=wait, as_json=as_json, say=say)
         return
     from slurm_rl.policy.checkpoint import find_model, load_model
-    from slurm_rl.train.ppo import Settings
-    from slurm_rl.train.recipe import train_model
-    from slurm_rl.train.search import SearchSettings
+    from slurm_rl.train.settings import SearchSettings, Settings
 
     settings = Settings(
+        algorithm=algo,
+        options=own,
         iterations=iterations,
         scenes=scenes,
         jobs=jobs,
@@ -215,9 +224,6 @@ def _in_jobs(
         seed: [sys.executable, "-m", "slurm_rl", *command_of(context, out=place, seed=seed, **alone, as_json=False)]
         for seed, place in outs.items()
     }
-    if not context.params["resume"]:
-        for place in outs.values():
-            (place / "training.pt").unlink(missing_ok=True)  # jobs would go on with it
     jobs = submit(commands, outs, options)
     for j in jobs:
         say(f"seed {j.seed}: submitted as job {j.job}; log: {j.log}")

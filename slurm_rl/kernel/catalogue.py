@@ -1,4 +1,4 @@
-"""A catalogue: one row for each policy, placement or backfill rule; names, help and kernels come from it.
+"""A catalogue: one row for each policy, placement, backfill rule or algorithm; names, help and kernels come from it.
 
 Rows name kernels as `package.module:function`, so that listing names compiles and imports nothing.
 """
@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 from slurm_rl.errors import unknown_name
 
 
-class Row(Protocol):
+class Named(Protocol):
     """A row of a catalogue."""
 
     @property
@@ -22,6 +22,10 @@ class Row(Protocol):
     @property
     def help(self) -> str:
         """One line for users."""
+
+
+class Row(Named, Protocol):
+    """A row with compiled code."""
 
     @property
     def kernels(self) -> Mapping[str, str]:
@@ -37,7 +41,7 @@ class Chooser(Protocol):
         """The rows to choose from, in the order of their numbers."""
 
 
-R = TypeVar("R", bound=Row)
+R = TypeVar("R", bound=Named)
 
 
 class Catalogue(Generic[R]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,12 @@ import numpy as np
 
 from slurm_rl import __version__
 from slurm_rl.domain.cluster import Cluster
+from slurm_rl.errors import InputError
 from slurm_rl.policy.checkpoint import STARVE_DRAIN, Model, save_model, unflatten
 from slurm_rl.traces.trace import Trace
-from slurm_rl.train.ppo import Settings, Trainer
 from slurm_rl.train.scenes import SceneSource
+from slurm_rl.train.settings import Settings
+from slurm_rl.train.trainer import CURVE, STATE, Trainer
 
 # What training does not find: it plays short workloads, and no feature tells the backfill rule or the kind of site. How
 # these were chosen is in docs/learning.md; a model hands its own on to what is trained from it.
@@ -28,6 +30,14 @@ def first_part(trace: Trace, share: float) -> Trace:
     """The jobs submitted in the first part of a trace's time."""
     first, last = trace.span()
     return trace.take(np.flatnonzero(trace.submit_time <= first + share * (last - first)))
+
+
+def refuse_used(places: Iterable[Path], remedy: str) -> None:
+    """Refuses directories in which a training, or its result, already lies: it would be lost."""
+    for place in places:
+        for name in (STATE, CURVE, "model"):
+            if (place / name).exists():
+                raise InputError("another training left this", field=f"--out: {place / name}", remedy=remedy)
 
 
 def train_model(
@@ -43,17 +53,21 @@ def train_model(
     report: Callable[[dict[str, float]], None] = lambda row: None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Model:
-    """Trains on the first part of each trace's time and writes the best network to `out`, with its manifest."""
+    """Trains on the first part of each trace's time and writes the best network to `out`, with its manifest.
+
+    `out` must not hold another training, unless that one is to be resumed.
+    """
+    if not resume:
+        refuse_used([out], "give another directory")
     out.mkdir(parents=True, exist_ok=True)
     parts = [SceneSource(first_part(trace, share), cluster) for trace, cluster in sources]
-    trainer = Trainer(settings, parts, out)
-    if resume and not trainer.restore():
-        say(f"{out}: nothing to resume, starting anew")
-    if start is not None and trainer.iteration == 0:
-        trainer.begin_with(start.net)
+    trainer = Trainer(settings, parts, out, start)
+    if resume:
+        at = trainer.restore()
+        say(f"{out}: resuming after {at}" if at else f"{out}: nothing to resume, starting anew")
     net = trainer.run(report, say)
     made = {
-        "algorithm": "ppo",
+        "algorithm": settings.algorithm,
         "made_by": f"slurm-rl {__version__}",
         "commit": commit(),
         "seed": settings.seed,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from slurm_rl_sim.simulation import Simulation
 # What a second of waiting costs, by component; each is divided by what a reference schedule of the scene pays.
 COSTS: dict[str, float] = {"bsld": 1.0, "wait": 0.5, "tail": 0.5, "users": 0.25}
 _BOUND = 10.0
+SHORT_CAP = 3.0  # the cap in scenes, which end before the model's own would matter
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,14 @@ def reference_of(scene: Scene, policy: PolicySpec) -> Reference:
     submit = scene.prepared.trace.submit_time
     queue = float(wait.sum()) / max(float(submit[-1] - submit[0]) * float(keep.mean()), 1.0)
     return Reference(sums, tail, figures(scene, start), queue)
+
+
+def log_ratios(scene: Scene, reference: Reference, net: Array, starve_drain: float = math.inf) -> dict[str, float]:
+    """How a network, with its starvation cap, does on a scene: logarithms of each figure's ratio to the reference."""
+    simulation = simulation_of(scene, PolicySpec("candidate", LEARNED, BY_USER, starve_drain=starve_drain, net=net))
+    simulation.run()
+    found = figures(scene, simulation.world["live"]["start"])
+    return {k: math.log((found[k] + 1.0) / (reference.metrics[k] + 1.0)) for k in found}
 
 
 def _rates(scene: Scene, name: str) -> tuple[Array, bool]:

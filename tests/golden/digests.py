@@ -280,9 +280,9 @@ def training() -> Iterator[tuple[str, str]]:
     """Weights after a short training; they depend on the machine and on torch's release, which the key names."""
     import torch
 
-    from slurm_rl.train.ppo import PlannerSettings as Recipe
     from slurm_rl.train.recipe import train_model
-    from slurm_rl.train.search import SearchSettings
+    from slurm_rl.train.settings import SearchSettings
+    from slurm_rl.train.settings import Settings as Recipe
 
     recipe = Recipe(
         iterations=2, scenes=3, jobs=300, validation=3, lessons=6, search=SearchSettings(generations=1, pairs=1)

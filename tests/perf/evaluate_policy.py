@@ -34,11 +34,11 @@ from slurm_rl.traces.generate import WorkloadSpec, generate
 from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.trace import Labels, Trace
 from slurm_rl.train.module import PARTS, QueueNet
-from slurm_rl.train.ppo import SHORT_CAP, Settings, Trainer
 from slurm_rl.train.recipe import STYLES, first_part
-from slurm_rl.train.rollout import Reference
+from slurm_rl.train.rollout import SHORT_CAP, Reference, log_ratios
 from slurm_rl.train.scenes import Scene, SceneSource
-from slurm_rl.train.search import SearchSettings, log_ratios
+from slurm_rl.train.settings import SearchSettings, Settings
+from slurm_rl.train.trainer import Trainer
 from slurm_rl_sim.replay import Contender, find_cluster, parse_contenders, prepare, replay, window_of
 from slurm_rl_sim.simulation import Simulation
 

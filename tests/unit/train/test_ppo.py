@@ -12,17 +12,21 @@ import pytest
 import torch
 
 from slurm_rl.errors import InputError
+from slurm_rl.kernel.arrays import Array
 from slurm_rl.policy.checkpoint import flatten, load_model, save_model, unflatten
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES
 from slurm_rl.policy.registry import parse_policy
-from slurm_rl.train import ppo
-from slurm_rl.train.imitate import be_heuristic, learn_run_times, lessons_of, set_scales
+from slurm_rl.train import trainer as trainer_module
+from slurm_rl.train.algorithms.imitate import be_heuristic, learn_run_times, lessons_of, set_scales
+from slurm_rl.train.algorithms.ppo import Ppo, ppo_loss
+from slurm_rl.train.algorithms.search import Search
+from slurm_rl.train.batches import advantages, order_log_probability
 from slurm_rl.train.module import PARTS, QueueNet
-from slurm_rl.train.ppo import Settings, Trainer, TrainingStopped, advantages, order_log_probability, ppo_loss
 from slurm_rl.train.recipe import BOOKING_SIZE, CAP, STYLES, train_model
-from slurm_rl.train.rollout import COSTS, play, reference_of
+from slurm_rl.train.rollout import COSTS, log_ratios, play, reference_of
 from slurm_rl.train.scenes import draw_scene
-from slurm_rl.train.search import SearchSettings, log_ratios, search
+from slurm_rl.train.settings import SearchSettings, Settings, TrainingStopped
+from slurm_rl.train.trainer import Trainer
 
 TINY = Settings(
     iterations=2, scenes=3, jobs=300, validation=3, lessons=6, search=SearchSettings(generations=1, pairs=1)
@@ -138,9 +142,9 @@ def test_long_queues_are_learned_from_where_there_are_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = Trainer(TINY, [], tmp_path)
-    monkeypatch.setattr(ppo, "_LONGEST_QUEUE", math.inf)
+    monkeypatch.setattr(trainer_module, "_LONGEST_QUEUE", math.inf)
     queues = sorted(r.queue for _, r in trainer.scenes(range(12)))
-    monkeypatch.setattr(ppo, "_LONGEST_QUEUE", 0.0)
+    monkeypatch.setattr(trainer_module, "_LONGEST_QUEUE", 0.0)
     assert [r.queue for _, r in trainer.scenes(range(12))] == queues[: -(-len(queues) // 4)]
 
 
@@ -181,15 +185,17 @@ def test_an_unknown_part_is_refused() -> None:
 
 
 def test_the_search_moves_the_linear_path_alone(tmp_path: Path) -> None:
-    trainer = Trainer(TINY, [], tmp_path)
-    scenes = trainer.scenes(range(4))
-    start = flatten(trainer.net.tensors())
-    settings = SearchSettings(generations=2, pairs=2)
-    found = search(start, lambda g: scenes, settings, threads=trainer.threads)
-    again = search(start, lambda g: scenes, settings, threads=trainer.threads)
-    assert np.array_equal(found, again)
-    assert (found != start).any()
-    assert np.array_equal(found[:-JOB_COUNT], start[:-JOB_COUNT])
+    def found() -> tuple[Array, Array]:
+        trainer = Trainer(replace(TINY, search=SearchSettings(generations=2, pairs=2)), [], tmp_path)
+        start, search = flatten(trainer.net.tensors()), Search(trainer)
+        for k in range(search.steps):
+            search.step(k)
+        return start, flatten(trainer.net.tensors())
+
+    (start, moved), (_, again) = found(), found()
+    assert np.array_equal(moved, again)
+    assert (moved != start).any()
+    assert np.array_equal(moved[:-JOB_COUNT], start[:-JOB_COUNT])
 
 
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path: Path) -> None:
@@ -222,7 +228,7 @@ def test_nan_stops_training_with_the_cause(tmp_path: Path) -> None:
     episodes = trainer.episodes(scenes, 0, 0.5)
     episodes[0].tape[0, 0] = np.nan
     with pytest.raises(TrainingStopped, match="not finite"):
-        trainer.update(episodes)
+        Ppo(trainer).update(episodes, 0.0)
 
 
 def test_a_workload_without_queueing_has_nothing_to_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,6 +239,6 @@ def test_a_workload_without_queueing_has_nothing_to_learn(tmp_path: Path, monkey
         prepared.trace.submit_time[:] = np.arange(300) * 10_000_000
         return scene
 
-    monkeypatch.setattr("slurm_rl.train.ppo.draw_scene", calm)
+    monkeypatch.setattr("slurm_rl.train.trainer.draw_scene", calm)
     with pytest.raises(TrainingStopped, match="nothing to learn"):
         Trainer(TINY, [], tmp_path).scenes(range(2))

@@ -6,7 +6,8 @@ who asks for what, what their other jobs are doing and what else waits, how far 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,6 +19,9 @@ from slurm_rl.train.module import QueueNet
 from slurm_rl.train.rollout import Episode, padded_queues
 from slurm_rl.train.scenes import Scene
 
+if TYPE_CHECKING:
+    from slurm_rl.train.trainer import Trainer
+
 _ESTIMATE, _AGE_RATIO = JOB_FEATURES.index("estimate"), JOB_FEATURES.index("age_ratio")
 _AGEING = 0.5  # of the heuristic's own: estimates that are better need less of it
 _ROWS = 4000  # of each episode
@@ -26,6 +30,36 @@ _BATCH = 8192  # rows
 
 # Jobs, pool, mask, and by how much the logarithm of the true run time exceeds that of the estimate.
 Lesson = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+class Imitate:
+    """Scales of the features, the heuristic to start from, and run times: one step, for a network that is new."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer, self.steps = trainer, 0 if trainer.start else 1
+
+    def step(self, number: int) -> dict[str, float]:
+        """Makes the network the heuristic, then teaches it."""
+        net, s = self.trainer.net, self.trainer.settings
+        first = s.seed * 7_000_003
+        be_heuristic(net)
+        scenes = self.trainer.scenes(range(first, first + max(s.lessons, 2 * s.scenes)))
+        episodes = self.trainer.episodes(scenes, 0, s.temperature)
+        set_scales(net, episodes)
+        net.switch_off(s.without)
+        be_heuristic(net)
+        if not s.lessons:
+            return {}
+        lessons = lessons_of(episodes, [scene for scene, _ in scenes], s.seed)
+        before, after = learn_run_times(net, lessons, seed=s.seed)
+        return {"error_by_estimate": before, "error_by_network": after}
+
+    def state(self) -> dict[str, Any]:
+        """None: there is no second step."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes up nothing."""
 
 
 def set_scales(net: QueueNet, episodes: Sequence[Episode]) -> None:
