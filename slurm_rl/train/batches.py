@@ -1,9 +1,10 @@
-"""What the algorithms share: turns of an episode as padded tensors, chances of orders, returns, a checked step."""
+"""What policy gradients share: turns of an episode as padded tensors, chances of orders, returns, a checked step."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,10 +12,25 @@ from torch import Tensor
 
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT
+from slurm_rl.train.module import QueueNet
 from slurm_rl.train.rollout import Episode, padded_queues
 from slurm_rl.train.settings import TrainingStopped
 
 GRADIENT = 0.5  # the norm to which gradients are cut
+
+
+@dataclass(slots=True)
+class Batch:
+    """Turns of an episode, padded to a common queue length, as the network saw them when it played."""
+
+    jobs: Tensor
+    pool: Tensor
+    mask: Tensor
+    lead: Tensor
+    picks: Tensor
+    old: Tensor  # log probability of the order
+    advantage: Tensor
+    target: Tensor  # of the value, in units of the scale of returns
 
 
 def order_log_probability(scores: Tensor, mask: Tensor, lead: Tensor, picks: Tensor) -> Tensor:
@@ -83,6 +99,55 @@ def by_length(episode: Episode, rows: int, longest: int) -> Iterator[Array]:
         size = max(1, rows // int(count[order[min(at + rows // max(int(count[order[at]]), 1), len(order)) - 1]]))
         yield order[at : at + size]
         at += size
+
+
+def played(
+    net: QueueNet,
+    episode: Episode,
+    *,
+    temperature: float,
+    rows: int,
+    longest: int,
+    horizon: float,
+    smoothing: float,
+    scale: float,
+) -> tuple[list[Batch], float]:
+    """An episode's turns with advantages by the network's own values, and the scale of returns, brought up to date."""
+    groups = list(by_length(episode, rows, longest))
+    if not groups:
+        return [], scale
+    value, old = np.zeros(len(episode.turns)), np.zeros(len(episode.turns), dtype=np.float32)
+    parts = []
+    with torch.no_grad():
+        for chosen in groups:
+            jobs, pool, mask, lead, picks = padded(episode, chosen)
+            scores, worth = net(jobs, pool, mask)
+            value[chosen] = worth.numpy() * scale
+            old[chosen] = order_log_probability(scores / temperature, mask, lead, picks).numpy()
+            parts.append((chosen, jobs, pool, mask, lead, picks))
+    advantage, target = advantages(
+        episode.reward, value, episode.after, episode.elapsed, horizon=horizon, smoothing=smoothing
+    )
+    scale = 0.99 * scale + 0.01 * max(float(np.std(target)), 1e-6)
+    advantage = standardised(advantage)
+    batches = [
+        Batch(
+            jobs, pool, mask, lead, picks,
+            torch.from_numpy(old[chosen]),
+            torch.from_numpy(advantage[chosen].astype(np.float32)),
+            torch.from_numpy((target[chosen] / scale).astype(np.float32)),
+        )
+        for chosen, jobs, pool, mask, lead, picks in parts
+    ]  # fmt: skip
+    return batches, scale
+
+
+def told(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Figures of what was played, for the curve."""
+    return {
+        "turns": float(sum(len(e.turns) for e in episodes)),
+        "reward": float(np.mean([e.reward.sum() for e in episodes])),
+    }
 
 
 def descend(optimiser: torch.optim.Optimizer, loss: Tensor) -> float:

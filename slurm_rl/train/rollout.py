@@ -126,9 +126,9 @@ def play(
     return Episode(tape, turns, picks, reward, after, elapsed, figures(scene, start))
 
 
-def padded_queues(tape: Array, first: Array, count: Array) -> tuple[Array, Array, Array]:
+def padded_queues(tape: Array, first: Array, count: Array, longest: int = 0) -> tuple[Array, Array, Array]:
     """Rows of the tape for queues of unequal length [queue, place], which of these are real, and the jobs' features."""
-    place = np.arange(int(count.max()))[None, :]
+    place = np.arange(longest or int(count.max()))[None, :]
     mask = place < count[:, None]
     rows = np.where(mask, first[:, None] + place, 0)
     jobs: Array = (tape[rows, :JOB_COUNT] * mask[:, :, None]).astype(np.float32)

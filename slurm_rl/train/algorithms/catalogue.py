@@ -71,6 +71,9 @@ ALGORITHMS = Catalogue(
     Algorithm("imitate", "Learns what run time estimates miss.", "imitate:Imitate", first=(), by_name=False),
     Algorithm("search", "Evolution strategies over the linear path.", "search:Search", by_name=False),
     Algorithm("ppo", "Proximal policy optimisation.", "ppo:Ppo", "ppo:PpoSettings"),
+    Algorithm("reinforce", "Policy gradient with a baseline.", "reinforce:Reinforce", "reinforce:ReinforceSettings"),
+    Algorithm("d3qn", "Dueling double Q-learning, by priorities.", "d3qn:D3qn", "d3qn:D3qnSettings"),
+    Algorithm("sac", "Discrete soft actor-critic.", "sac:Sac", "sac:SacSettings"),
 )
 
 

@@ -14,15 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slurm_rl.train.batches import (
-    advantages,
-    by_length,
-    descend,
-    first_entropy,
-    order_log_probability,
-    padded,
-    standardised,
-)
+from slurm_rl.train.batches import Batch, descend, first_entropy, order_log_probability, played, told
 from slurm_rl.train.rollout import Episode
 from slurm_rl.train.settings import TrainingStopped
 
@@ -45,20 +37,6 @@ class PpoSettings:
     entropy: float = 0.003  # weight of the bonus at first …
     last_entropy: float = 0.0  # … and at last
     value: float = 0.5  # weight of the value's error
-
-
-@dataclass(slots=True)
-class Batch:
-    """Turns of an episode, padded to a common queue length."""
-
-    jobs: Tensor
-    pool: Tensor
-    mask: Tensor
-    lead: Tensor
-    picks: Tensor
-    old: Tensor
-    advantage: Tensor
-    target: Tensor
 
 
 def ppo_loss(
@@ -89,11 +67,7 @@ class Ppo:
     def step(self, number: int) -> dict[str, float]:
         """One update from freshly played episodes."""
         episodes = self.trainer.play(number)
-        numbers = self.update(episodes, number / max(self.steps - 1, 1))
-        return numbers | {
-            "turns": float(sum(len(e.turns) for e in episodes)),
-            "reward": float(np.mean([e.reward.sum() for e in episodes])),
-        }
+        return self.update(episodes, number / max(self.steps - 1, 1)) | told(episodes)
 
     def update(self, episodes: Sequence[Episode], share: float) -> dict[str, float]:
         """Improves the network; `share` is how much of the training is over."""
@@ -124,33 +98,18 @@ class Ppo:
         return {"loss": float(np.mean(losses)), "kl": kl}
 
     def _batches(self, episode: Episode) -> list[Batch]:
-        s, temperature = self.settings, self.trainer.settings.temperature
-        groups = list(by_length(episode, s.rows, s.longest))
-        if not groups:
-            return []
-        value, old = np.zeros(len(episode.turns)), np.zeros(len(episode.turns), dtype=np.float32)
-        parts = []
-        with torch.no_grad():
-            for chosen in groups:
-                jobs, pool, mask, lead, picks = padded(episode, chosen)
-                scores, worth = self.net(jobs, pool, mask)
-                value[chosen] = worth.numpy() * self.return_scale
-                old[chosen] = order_log_probability(scores / temperature, mask, lead, picks).numpy()
-                parts.append((chosen, jobs, pool, mask, lead, picks))
-        advantage, target = advantages(
-            episode.reward, value, episode.after, episode.elapsed, horizon=s.horizon, smoothing=s.smoothing
+        s = self.settings
+        batches, self.return_scale = played(
+            self.net,
+            episode,
+            temperature=self.trainer.settings.temperature,
+            rows=s.rows,
+            longest=s.longest,
+            horizon=s.horizon,
+            smoothing=s.smoothing,
+            scale=self.return_scale,
         )
-        self.return_scale = 0.99 * self.return_scale + 0.01 * max(float(np.std(target)), 1e-6)
-        advantage = standardised(advantage)
-        return [
-            Batch(
-                jobs, pool, mask, lead, picks,
-                torch.from_numpy(old[chosen]),
-                torch.from_numpy(advantage[chosen].astype(np.float32)),
-                torch.from_numpy((target[chosen] / self.return_scale).astype(np.float32)),
-            )
-            for chosen, jobs, pool, mask, lead, picks in parts
-        ]  # fmt: skip
+        return batches
 
     def state(self) -> dict[str, Any]:
         """The optimiser's, and the scale of values."""
