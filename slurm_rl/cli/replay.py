@@ -123,6 +123,15 @@ def replay(
     record: Annotated[
         Path | None, typer.Option(help="Of --backend slurm: write the run as fidelity --recorded reads it.")
     ] = None,
+    commands: Annotated[
+        bool,
+        typer.Option(
+            "--commands", help="Of --backend slurm: run each job's `command`, or real work in torch; no sleep."
+        ),
+    ] = False,
+    real_metrics: Annotated[
+        Path | None, typer.Option(help="Of --backend slurm: add a row a policy to this real_system_metrics.csv.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Replays and prints; `_HELP` is what users see."""
@@ -137,11 +146,16 @@ def replay(
     if backend != "sim":
         from slurm_rl.cli.replay_slurm import Asked, replay_real
 
-        asked = Asked(backend, policy, cluster, window, seed, clock, on, confirm, release, influence, _weights(weights))
+        asked = Asked(
+            *(backend, policy, cluster, window, seed, clock, on, confirm, release, influence, _weights(weights)),
+            commands=commands,
+        )
         with progress(as_json) as on_progress:
             happened, real = replay_real(trace, jobs, asked, on_progress)
         if record is not None:
             real.record(record)
+        if real_metrics is not None:
+            real.add_metrics(real_metrics)
         _tell(trace, happened, real.runs, jobs_out, report, figures, as_json, real.described())
         return
     contenders = parse_contenders(policy if policy is not None else DEFAULT_POLICIES, backfill)

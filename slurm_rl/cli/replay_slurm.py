@@ -36,7 +36,7 @@ class Asked:
     influence: float | None
     weights: Mapping[str, float] | None
     settings: Mapping[str, str] = field(default_factory=dict)  # of slurm.conf
-    commands: Mapping[str, str] = field(default_factory=dict)  # by job
+    commands: bool = False  # real work, not sleeps
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,12 @@ class RealRuns:
             for r in self.each
         ]
 
+    def add_metrics(self, path: Path) -> None:
+        """Adds a row a policy to a real_system_metrics.csv."""
+        from slurm_rl.lab.real_metrics import append, real_metrics
+
+        append(path, [real_metrics(r.prepared, r.run) for r in self.each])
+
     def record(self, path: Path) -> None:
         """Writes the runs; several of them under their policies' names."""
         from slurm_rl.lab.observed import write_observed
@@ -84,28 +90,37 @@ def replay_real(path: Path, jobs: Trace, asked: Asked, on_progress: Progress | N
 
 def _replay_real(path: Path, jobs: Trace, asked: Asked, on_progress: Progress | None) -> tuple[Prepared, RealRuns]:
     from slurm_rl.lab.replay import Options, cluster_of_site, replay_on_lab, replay_on_site
+    from slurm_rl.lab.workloads import commands_of
     from slurm_rl_sim.replay import find_cluster, prepare, window_of
 
     if asked.backend != "slurm":
         raise unknown_name("--backend", asked.backend, ("sim", "slurm"))
     _check(asked)
     window = window_of(jobs, asked.window)
+    commands = commands_of(path, jobs) if asked.commands else {}
     if asked.on is not None:
         cluster, names = cluster_of_site(asked.on)
         prepared = prepare(jobs, cluster, window=window, seed=asked.seed)
-        one = replay_on_site(prepared, names, asked.on, asked.commands, on_progress)
+        one = replay_on_site(prepared, names, asked.on, commands, on_progress)
         return one.prepared, RealRuns([one])
     prepared = prepare(jobs, find_cluster(jobs, path, asked.cluster), window=window, seed=asked.seed)
     options = Options(
-        clock=DEFAULT_CLOCK if asked.clock is None else asked.clock,
+        clock=_clock(asked),
         influence=0.5 if asked.influence is None else asked.influence,
         weights=asked.weights,
         settings=asked.settings,
-        commands=asked.commands,
+        commands=commands,
         slurm=asked.release,
     )
     each = [replay_on_lab(prepared, policy, options, on_progress) for policy in policies_of(asked.policy)]
     return each[0].prepared, RealRuns(each)
+
+
+def _clock(asked: Asked) -> float:
+    """Real work takes real time."""
+    if asked.clock is not None:
+        return asked.clock
+    return 1.0 if asked.commands else DEFAULT_CLOCK
 
 
 def policies_of(text: str | None) -> list[str]:

@@ -13,7 +13,7 @@ from scipy.stats import kendalltau
 from slurm_rl.domain.cluster import Cluster
 from slurm_rl.errors import InputError
 from slurm_rl.kernel.arrays import Array
-from slurm_rl.lab.cluster import node_names
+from slurm_rl.lab.cluster import evenly_fast, node_names
 from slurm_rl.lab.observed import Observed, as_happened
 from slurm_rl.place.catalogue import PLACEMENTS
 from slurm_rl.traces.trace import Trace
@@ -114,7 +114,7 @@ def simulate(trace: Trace, cluster: Cluster, rows: Sequence[Observed], policy: s
     limit = np.where(happened.time_limit > 0, -(-happened.time_limit // 60) * 60, happened.time_limit)
     if lengths:
         limit = np.maximum(limit, happened.run_time)
-    prepared = prepare(replace(happened, time_limit=limit), cluster)
+    prepared = prepare(replace(happened, time_limit=limit), evenly_fast(cluster))
     placement = "slurm" if "slurm" in PLACEMENTS else "best-fit"
     run = replay(prepared, parse_contenders([policy], "slurm"), placement=placement)[0]
     return _of_result(run.result, node_names(cluster))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pwd
 from collections import Counter
+from dataclasses import replace
 
 from slurm_rl.domain.cluster import Cluster
 from slurm_rl.errors import InputError
@@ -27,6 +28,11 @@ def lab_nodes(cluster: Cluster) -> tuple[LabNodes, ...]:
         found.append(LabNodes(kind, c.gpus, c.count, cpus, memory, counted[kind] + 1, c.partitions))
         counted[kind] += c.count
     return tuple(found)
+
+
+def evenly_fast(cluster: Cluster) -> Cluster:
+    """The cluster with GPUs of one speed, as a lab's are: a job takes as long on each."""
+    return replace(cluster, classes=tuple(replace(c, speed=1.0) for c in cluster.classes))
 
 
 def node_names(cluster: Cluster) -> list[str]:

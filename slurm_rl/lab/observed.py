@@ -11,6 +11,7 @@ import numpy as np
 
 from slurm_rl.errors import InputError
 from slurm_rl.kernel.arrays import LOG, Array
+from slurm_rl.lab.cluster import evenly_fast
 from slurm_rl.slurm.quantities import expand_hosts
 from slurm_rl.traces.trace import Trace
 from slurm_rl_sim import state as st
@@ -103,7 +104,7 @@ def result_of_run(
     """A real run as a result of the replay of what happened; `names` are the nodes in the order of the cluster file."""
     measured_ids = {str(prepared.trace.job_id[i]) for i in np.flatnonzero(prepared.measured)}
     missing = [Observed(i, _asked(prepared.trace, i), None, None, "REJECTED") for i in refused]
-    happened = prepare(as_happened(prepared.trace, [*rows, *missing]), prepared.cluster)
+    happened = prepare(as_happened(prepared.trace, [*rows, *missing]), evenly_fast(prepared.cluster))
     ids = [str(name) for name in happened.trace.job_id.tolist()]
     by_id = {r.job_id: r for r in rows}
     first = prepared.trace.span()[0]

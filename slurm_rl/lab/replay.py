@@ -88,7 +88,8 @@ def replay_on_lab(
     with _lab(prepared.cluster, policy, options) as lab:
         clock = lab.state.clock
         site = site_of(lab.slurm_conf, clock, lab=True)
-        accounts = stand_ins() if lab.state.accounting else ()
+        # Commands run under our own account: others may not be allowed to read what they need.
+        accounts = stand_ins() if lab.state.accounting and not options.commands else ()
         if accounts:
             lab.run("sacctmgr", "-i", "add", "user", ",".join(accounts), "Account=lab")
         manner = Manner(

@@ -43,7 +43,7 @@ def read(source: Source) -> Trace:
     """Reads a native trace; blank is unknown, rows without submit or run time are dropped and noted."""
     raw = source.raw
     names = _header(raw[: 1 << 16].decode("utf-8", errors="replace"))
-    known = {*NATIVE_COLUMNS, *OPTIONAL_COLUMNS, *MEASURED_COLUMNS}
+    known = {*NATIVE_COLUMNS, *OPTIONAL_COLUMNS, *MEASURED_COLUMNS, "command"}  # the last for replay --commands
     for name in _REQUIRED:
         if name not in names:
             raise source.error(

@@ -42,7 +42,8 @@ def trace(tmp_path: Path) -> Callable[..., Path]:
 
 
 def replay(path: Path, *options: str, tmpdir: Path) -> dict[str, Any]:
-    env = os.environ | {"TMPDIR": str(tmpdir)}
+    # torch makes a directory for itself
+    env = os.environ | {"TMPDIR": str(tmpdir), "TORCHINDUCTOR_CACHE_DIR": str(path.parent)}
     command = [*PROGRAM, str(path), "--backend", "slurm", "--json", *options]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -142,3 +143,29 @@ def test_interrupted_on_its_own_lab_it_leaves_nothing(trace: Callable[..., Path]
 
 def _running(tmpdir: Path) -> bool:
     return any(path.name.startswith("job") for path in tmpdir.glob("srl-run-*/spool/*/*"))
+
+
+def test_commands_do_real_work(tmpdir: Path, tmp_path: Path) -> None:
+    """At natural speed: a command of the trace, a built-in network, and an ETL task; then the row of figures."""
+    path = tmp_path / "work.csv"
+    (tmp_path / "work.cluster.json").write_text(json.dumps(CLUSTER))
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow("job_id,submit_time,run_time,time_limit,num_gpus,user,deadline,command".split(","))
+        writer.writerow([1, 0, 2, 600, 1, "a", 600, f"echo $CUDA_VISIBLE_DEVICES > {tmp_path}/said; sleep 1"])
+        writer.writerow([2, 0, 1, 600, 2, "b", "", ""])
+        writer.writerow([3, 1, 1, 600, 0, "b", "", ""])
+    figures = tmp_path / "real_system_metrics.csv"
+    value = replay(path, "--commands", "--policy", "fcfs", "--real-metrics", str(figures), tmpdir=tmpdir)
+    assert value["runs"][0]["real"]["clock"] == 1
+    assert value["runs"][0]["metrics"]["completed"] == 3
+    assert (tmp_path / "said").read_text().strip().isdecimal()  # it had a GPU of its own
+    with figures.open() as file:
+        (row,) = csv.DictReader(file)
+    assert (row["trace"], row["policy"], row["jobs"], row["sla"]) == ("work", "fcfs", "3", "1.0")
+    assert float(row["jct"]) >= 1
+    assert 0 < float(row["utilization"]) <= 1
+    assert float(row["energy_kwh"]) > 0
+    assert 0 < float(row["jain"]) <= 1
+    assert row["policy_entropy"] == ""  # fcfs draws nothing
+    assert float(row["oracle_gap"]) >= -0.01

@@ -206,5 +206,5 @@ class TestSamples:
                 assert bundled == path.read_bytes()
 
     def test_they_are_small(self) -> None:
-        assert len(self.COMMANDS) == 2
+        assert len(self.COMMANDS) == 2 + 10
         assert (ROOT / "traces" / "hetero.csv.gz").stat().st_size < 400_000
