@@ -103,7 +103,8 @@ def test_jobs_land_on_the_planned_type_and_others_are_not_harmed(lab: Lab, tmp_p
     assert all(kind_of(jobs[j]) in kinds for j, kinds in bound.items())
     assert {jobs[j].features for j in bound} == {"v100|t4", "t4"}
     controller.tick()
-    assert controller.journal.steered() == {}, "jobs that run are not ours any more"
+    known = {job_id for job_id, _ in controller.journal.steered()}
+    assert known == set(steered), "a job that runs may be requeued, and wait with our expression"
 
 
 def test_undo_returns_every_jobs_own_constraint(lab: Lab, tmp_path: Path) -> None:
@@ -124,4 +125,19 @@ def test_a_job_that_does_not_start_gets_its_own_back(lab: Lab, tmp_path: Path) -
     assert jobs_of(lab)[job].features == "a100"
     controller.tick()
     assert jobs_of(lab)[job].pending
+    assert jobs_of(lab)[job].features == ""
+
+
+def test_a_requeued_job_gets_its_own_back(lab: Lab, tmp_path: Path) -> None:
+    job = submit(lab, "--gpus=1")
+    controller = a_controller(lab, tmp_path)
+    controller.tick()
+    restart(lab, _RESTING, _AT_WORK)
+    until(lambda: jobs_of(lab)[job].running, "the job runs", 180)
+    controller.tick()
+    lab.run("scontrol", "requeue", str(job))
+    until(lambda: jobs_of(lab)[job].pending, "the job waits again")
+    assert jobs_of(lab)[job].features == "a100", "Slurm keeps it"
+    done = undo(CliClient(lab.slurm_conf), controller.journal)
+    assert (done.steered, done.freed) == (1, 1)
     assert jobs_of(lab)[job].features == ""
