@@ -50,6 +50,10 @@ def shadow_report(
     if period is None:
         raise InputError("records no tick in shadow mode", file=str(settings.journal))
     first, last, ticks, updates = period
+    if first >= last:
+        raise InputError(
+            "records one tick in shadow mode, which is no period", file=str(settings.journal), remedy="wait for more"
+        )
     client = CliClient(Path(settings.slurm_conf) if settings.slurm_conf else None, settings.slurm_timeout)
     # The journal names a promoted model by its own name; what is in charge is found by the configuration's.
     name = settings.policy if shadowed.startswith("rl:") else shadowed

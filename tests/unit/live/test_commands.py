@@ -10,6 +10,7 @@ import pytest
 from slurm_rl.cli import main
 from slurm_rl.cli.explain import _text, span
 from slurm_rl.cli.shadow_report import _text as report_text
+from slurm_rl.obs.journal import Journal
 
 EXPLAINED = {
     "job": {"job_id": 7, "name": "train", "user": "ann", "partition": "batch", "wait": 5400, "time_limit": 7200},
@@ -84,6 +85,10 @@ def test_a_shadow_report_needs_a_shadow_period(
     code, said = run(capsys, "shadow-report", "--json")
     assert code == 2
     assert "shadow mode first" in json.loads(said)["error"]["message"]
+    with Journal(tmp_path / "journal.sqlite") as journal:
+        journal.tick(1000.0, "shadow", "fcfs", "", 0, 0, "")
+    code, said = run(capsys, "shadow-report", "--json")
+    assert (code, "one tick in shadow mode" in json.loads(said)["error"]["message"]) == (2, True)
 
 
 def test_a_report_shows_both_sides_and_the_change() -> None:
