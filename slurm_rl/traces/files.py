@@ -21,7 +21,7 @@ _SUFFIXES = (".gz", ".xz", ".zst")
 _BLOCK = 1 << 24
 TABLES = (
     "pai_job_table pai_task_table openb_pod_list cluster_job_log job_events task_events collection_events "
-    "instance_events"
+    "instance_events job_info_df"
 ).split()  # files of a directory that some reader reads
 
 

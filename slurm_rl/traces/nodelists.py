@@ -12,12 +12,12 @@ from slurm_rl.domain.cluster import KNOWN_GPUS, Cluster, NodeClass, default_watt
 from slurm_rl.errors import InputError
 from slurm_rl.traces.files import load, source_of, trace_name
 
-_KNOWN = "openb_node_list (sn,cpu_milli,memory_mib,gpu,model), pai_machine_spec, Philly's cluster_machine_list"
+_KNOWN = "openb_node_list (sn,cpu_milli,memory_mib,gpu,model), pai_machine_spec, node_info_df, Philly's list"
 _Shape = tuple[str, int, int | None, float | None]  # GPU type, GPUs, CPUs, memory in GB
 
 
 def read_nodes(path: str | Path) -> Cluster:
-    """A cluster of one partition from openb_node_list, pai_machine_spec or cluster_machine_list."""
+    """A cluster of one partition from openb_node_list, node_info_df, pai_machine_spec or cluster_machine_list."""
     path = Path(path)
     stored, _, is_directory = load(path)
     source = source_of(path, stored, is_directory)
@@ -43,6 +43,9 @@ def read_nodes(path: str | Path) -> Cluster:
 def _shape(row: list[str]) -> _Shape:
     if len(row) == 3:  # m31,8, 24GB
         return f"GPU-{row[2]}", int(row[1]), None, None
+    if len(row) == 4:  # node_name,gpu_model,gpu_capacity_num,cpu_num
+        gpus = int(float(row[2]))
+        return row[1] if gpus else "", gpus, int(float(row[3])), None
     if len(row) != 5:
         raise ValueError
     if re.fullmatch(r"\d+(\.\d+)?", row[1]):  # sn,cpu_milli,memory_mib,gpu,model
