@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +17,10 @@ from slurm_rl.domain.cluster import Cluster, NodeClass, read_cluster
 from slurm_rl.errors import InputError
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.kernel.build import Speeds, Workload, build
-from slurm_rl.place.catalogue import PLACEMENTS
+from slurm_rl.place.outside import find_placement
 from slurm_rl.place.plan import Planner, PlannerSettings
 from slurm_rl.place.speed import SpeedMatrix
+from slurm_rl.policy.judge import Judge
 from slurm_rl.policy.registry import PolicySpec, parse_policy
 from slurm_rl.traces.limits import with_time_limits
 from slurm_rl.traces.trace import Trace
@@ -57,6 +59,7 @@ class Run:
     peak_rss_mb: float
     result: Result = field(repr=False)
     deferral: dict[str, float | int | None] | None = None  # where jobs may be deferred
+    outside: dict[str, Any] | None = None  # of a policy that is Python: calls, failures, speed
 
 
 def parse_contenders(names: str | Sequence[str], backfill: str) -> list[Contender]:
@@ -67,7 +70,9 @@ def parse_contenders(names: str | Sequence[str], backfill: str) -> list[Contende
         raise InputError("names no policy", field="--policy")
     contenders = []
     for part in parts:
-        name, plus, own = part.partition("+")
+        name, plus, own = part.rpartition("+")
+        if not plus or ":" in own:  # a path may hold a plus
+            name, plus, own = part, "", ""
         contender = Contender(parse_policy(name), RULES[own].name if plus else common)
         if contender not in contenders:
             contenders.append(contender)
@@ -182,7 +187,7 @@ def replay(
     check: bool = False,
 ) -> list[Run]:
     """Runs each contender on the prepared trace; `check`: and checks the state at every pass, which is slow."""
-    placement = PLACEMENTS[placement].name
+    placement = find_placement(placement)
     for contender in contenders:
         if planning is not None and planning.deferral is not None:
             check_deferral(contender.backfill, placement)
@@ -208,15 +213,25 @@ def replay(
                 contender.policy.name,
                 contender.backfill,
                 placement,
-                metrics(result),
+                _with_calls(metrics(result), simulation.judge),
                 seconds,
                 len(prepared.trace) / max(seconds, 1e-9),
                 resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
                 result,
                 deferral_figures(result, simulation),
+                simulation.judge.figures() if simulation.judge is not None else None,
             )
         )
     return _with_oracle_gap(runs)
+
+
+def _with_calls(figures: dict[str, float | int | None], judge: Judge | None) -> dict[str, float | int | None]:
+    """The figures, with what a policy that is Python takes in a pass's latency."""
+    if judge is not None:
+        told = judge.figures()
+        for share, taken in (("p50", told["p50_ms"]), ("p99", told["p99_ms"])):
+            figures[f"decision_{share}_us"] = (figures[f"decision_{share}_us"] or 0.0) + 1000.0 * (taken or 0.0)
+    return figures
 
 
 def _run(simulation: Simulation, prepared: Prepared, label: str, on_progress: Progress | None, check: bool) -> float:

@@ -19,12 +19,15 @@ from slurm_rl.kernel.links import link
 from slurm_rl.kernel.tables import World, enough_rows, fill_views
 from slurm_rl.kernel.world import new_world
 from slurm_rl.place.catalogue import PLACEMENTS
+from slurm_rl.place.outside import find_placement
 from slurm_rl.place.plan import Planner
 from slurm_rl.policy.catalogue import POLICIES
 from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT
+from slurm_rl.policy.judge import Judge
 from slurm_rl.policy.registry import PolicySpec, booked, network_tables, settings_for
 from slurm_rl_sim import state as st
 from slurm_rl_sim.engine import BEFORE_PASS, DONE, GROW, advance, warm_start
+from slurm_rl_sim.outside import score_from_outside
 from slurm_rl_sim.ticks import cycles
 
 
@@ -70,7 +73,7 @@ class Simulation:
         weights: dict[str, float] | None = None,
         planner: Planner | None = None,
     ) -> None:
-        self.rule, self.placement = RULES[backfill], PLACEMENTS[placement]
+        self.rule, self.placement = RULES[backfill], PLACEMENTS[find_placement(placement)]
         if preempt and not policy.row.may_preempt:
             able = " or ".join(row.name for row in POLICIES if row.may_preempt)
             raise InputError(f"preemption needs the policy {able}", field="--preempt")
@@ -82,6 +85,7 @@ class Simulation:
             policy = booked(policy)
         self.workload, self.policy = workload, policy
         self.planner = (planner or Planner()) if self.placement.planned else None
+        self.judge = Judge(policy.outside) if policy.outside is not None else None
         settings = settings_for(policy, influence=influence, preempt=preempt, weights=weights)
         settings |= self.rule.settings | self.placement.settings
         self.world = self._make_world(settings, run_time, events or NodeEvents())
@@ -147,14 +151,14 @@ class Simulation:
     def run(self, until: int = int(NEVER) - 1) -> bool:
         """Simulates up to an instant, or to the end; whether the end was reached."""
         ticks, wall = _read_cycles(), time.perf_counter()
-        done = self._planned(until) if self.planner else self._advance(until, pause=False) == DONE
+        done = self._pass_by_pass(until) if self.planner or self.judge else self._advance(until, pause=False) == DONE
         elapsed = time.perf_counter() - wall
         if elapsed > 1e-4:
             self.cycles_per_second = (_read_cycles() - ticks) / elapsed
         return done
 
-    def _planned(self, until: int) -> bool:
-        """Goes from pass to pass, with a plan made before each."""
+    def _pass_by_pass(self, until: int) -> bool:
+        """Goes from pass to pass, with scores from outside, or a plan, made before each."""
         while (status := self._advance(until, pause=True)) == BEFORE_PASS:
             self.finish_pass()
         return status == DONE
@@ -177,6 +181,8 @@ class Simulation:
 
     def finish_pass(self) -> None:
         """Makes the pass that `to_next_pass` stopped before, and stops before anything else happens."""
+        if self.judge is not None:
+            score_from_outside(self.world, self.judge, self.now)
         if self.planner:
             self._plan(self.planner)
         self._advance(self.now, pause=False)

@@ -14,6 +14,8 @@ import typer
 
 if TYPE_CHECKING:
     from slurm_rl.config import Config
+    from slurm_rl.controller.promote import Promotions
+    from slurm_rl.policy.registry import PolicySpec
     from slurm_rl_sim.replay import Prepared
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
@@ -92,7 +94,10 @@ Examples:
 
 @app.command(help=_GATE)
 def promote(
-    name: Annotated[str, typer.Argument(help="The model to put in charge, by name or directory.")],
+    name: Annotated[
+        str,
+        typer.Argument(help="The model to put in charge, by name or directory; or a policy from outside."),
+    ],
     days: Annotated[float, typer.Option(help="Days of accounting history that the replay gate looks at.")] = 14.0,
     trace: Annotated[Path | None, typer.Option(help="Judge by this trace instead of the site's own history.")] = None,
     cluster: Annotated[Path | None, typer.Option(help="The cluster of that trace.")] = None,
@@ -108,7 +113,12 @@ def promote(
     from slurm_rl.policy.registry import learned, parse_policy
 
     settings = load(config).config
-    model, promotions = load_model(find_model(name)), Promotions(Path(settings.state_dir))
+    promotions = Promotions(Path(settings.state_dir))
+    outsider = None if os.sep in name and ":" not in name else _from_outside(name)
+    if outsider is not None:
+        _permit(outsider, promotions, settings, days, trace, cluster, as_json)
+        return
+    model = load_model(find_model(name))
     present = promotions.current() if settings.policy == CURRENT else None
     if settings.policy != CURRENT:
         incumbent = parse_policy(settings.policy)
@@ -124,6 +134,47 @@ def promote(
         promoted = promotions.promote(model)
         journal.promotion(time.time(), "promote", promoted.name, promoted.digest, _who(), found)
     _tell("promoted", promoted.name, settings, as_json, verdict.as_dict())
+
+
+def _from_outside(name: str) -> PolicySpec | None:
+    """The policy from outside that a name stands for; None if it stands for a model."""
+    from slurm_rl.policy import outside
+    from slurm_rl.policy.registry import parse_policy
+
+    if ":" not in name and name not in outside.names():
+        return None
+    policy = parse_policy(name)
+    return None if policy.ours else policy
+
+
+def _permit(
+    policy: PolicySpec,
+    promotions: Promotions,
+    settings: Config,
+    days: float,
+    trace: Path | None,
+    cluster: Path | None,
+    as_json: bool,
+) -> None:
+    """Lets a policy from outside leave shadow mode, if it passes the gate that models pass."""
+    from slurm_rl.controller.promote import REMEDY, judge
+    from slurm_rl.errors import ModelError
+    from slurm_rl.obs.journal import Journal
+    from slurm_rl.policy.registry import parse_policy
+
+    prepared, weights = _history(settings, days, trace, cluster)
+    verdict = judge(prepared, parse_policy("multifactor"), policy, influence=settings.influence, weights=weights)
+    found = json.dumps(verdict.as_dict())
+    with Journal(settings.journal) as journal:
+        if verdict.objections:
+            journal.promotion(time.time(), "refused", policy.name, policy.digest, _who(), found)
+            raise ModelError(f"{policy.name} is not promoted: {'; '.join(verdict.objections)} ({REMEDY})")
+        promotions.permit(policy)
+        journal.promotion(time.time(), "promote", policy.name, policy.digest, _who(), found)
+    if as_json:
+        print(json.dumps({"model": policy.name, "what": "promoted", "gate": verdict.as_dict()}))
+        return
+    print(f'{policy.name}: promoted: with mode = "enforce" it may now change the queue')
 
 
 @app.command("fit")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from collections import Counter
@@ -45,8 +44,16 @@ Examples:
 
   sudo slurm-rl replay trace.csv --backend slurm --clock 60 --policy fcfs,rl:default
 
+  slurm-rl replay traces/hetero.csv.gz --policy multifactor,examples/own_heuristic.py:short_and_old@user
+
 {}
 """
+
+
+_OUTSIDE = (
+    ("MODULE:NAME, FILE.py[:NAME]", "A policy of yours: Python or a formula (docs/api.md)."),
+    ("onnx:FILE", "A network as an ONNX file."),
+)
 
 
 def _rows(title: str, rows: Iterable[tuple[str, str]]) -> str:
@@ -58,7 +65,7 @@ def _catalogues() -> str:
     policies = [(row.name + "[@…]" * row.uses_estimate, row.help) for row in POLICIES if row.by_name]
     return "\n\n".join(
         [
-            _rows("Policies", [*policies, ("rl:MODEL", "A network; rl:default is the shipped one.")]),
+            _rows("Policies", [*policies, ("rl:MODEL", "A network; rl:default is the shipped one."), *_OUTSIDE]),
             _rows("Backfill rules", [(row.name, row.help) for row in RULES]),
             _rows("Placements", [(row.name, row.help) for row in PLACEMENTS]),
         ]
@@ -234,6 +241,7 @@ def as_value(path: Path, prepared: Prepared, runs: list[Run]) -> dict[str, Any]:
                 "peak_rss_mb": run.peak_rss_mb,
             }
             | ({} if run.deferral is None else {"deferral": run.deferral})
+            | ({} if run.outside is None else {"outside": run.outside})
             for run in runs
         ],
     }
@@ -292,37 +300,13 @@ def _named(path: Path, run: Run) -> Path:
 
 def _write_jobs(run: Run, path: Path) -> None:
     """One row a job, `job_id,start_time,end_time,wait,nodes,gpus,gpu_type,state`; blank where a job never ran."""
-    import numpy as np
+    from slurm_rl_sim.frames import JOB_COLUMNS, jobs_frame
 
-    from slurm_rl_sim.result import STATE_NAMES
-
-    result = run.result
-    workload = result.workload
-    job, node, _ = result.entries()
-    nodes = np.zeros(len(result.start), dtype=np.int64)
-    pairs = np.unique(np.stack([job, node]), axis=1)
-    np.add.at(nodes, pairs[0], 1)
-    types: dict[int, set[str]] = {}
-    for j, n in pairs.T.tolist():
-        name = workload.type_names[workload.nodes["type"][n]]
-        if (
-            name
-            and workload.requests["gpu"][workload.jobs["request"][j]]
-            + workload.requests["share"][workload.jobs["request"][j]]
-        ):
-            types.setdefault(j, set()).add(name)
-    request = workload.requests[workload.jobs["request"]]
-    gpus = request["units"] * (request["gpu"] + request["share"] / 1000)
+    frame = jobs_frame(run.result)
+    frame["gpus"] = frame["gpus"].map(lambda gpus: f"{gpus:g}", na_action="ignore")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow("job_id,start_time,end_time,wait,nodes,gpus,gpu_type,state".split(","))
-        for j in range(len(result.start)):
-            ran = result.start[j] >= 0
-            times = (result.start[j], result.end[j], result.wait[j]) if ran else ("", "", "")
-            where = (nodes[j], f"{gpus[j]:g}", "|".join(sorted(types.get(j, ())))) if ran else ("", "", "")
-            writer.writerow([result.trace.job_id[j], *times, *where, STATE_NAMES[int(result.state[j])]])
+    frame.to_csv(temporary, columns=list(JOB_COLUMNS), index=False, lineterminator="\r\n")
     temporary.replace(path)
 
 
@@ -372,6 +356,9 @@ def _show(prepared: Prepared, runs: list[Run]) -> None:
                 f"{run.deferral['allocation_rate']:.1%} of them started in time, "
                 f"{run.deferral['success_rate']:.1%} on the GPU type they were deferred for"
             )
+    for run in runs:
+        if run.outside is not None:
+            console.print(_asked(run.policy, run.outside), highlight=False)
     if any("@oracle" in r.policy for r in runs):
         console.print("*: knows true run times: a limit that no scheduler can reach")
 
@@ -379,6 +366,27 @@ def _show(prepared: Prepared, runs: list[Run]) -> None:
 def _called(run: Run, usual: str) -> str:
     """The policy, with its backfill rule where that is not the usual one of this table."""
     return run.policy if run.backfill == usual else f"{run.policy}+{run.backfill}"
+
+
+def _asked(policy: str, told: dict[str, Any]) -> str:
+    """How fast a policy that is Python was, and how often it failed."""
+    text = f"{policy}: asked {told['calls']:,} times"
+    if told["calls"]:
+        text += f", {told['p50_ms']:.3g} ms each (p99 {told['p99_ms']:.3g} ms)"
+    failed = sum(told["failures"].values())
+    if failed:
+        kinds = ", ".join(f"{kind} {count:,}" for kind, count in told["failures"].items())
+        text += f"; {failed:,} answers were of no use ({kinds}), and Slurm's own order stood: {told['last_failure']}"
+    return text
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _multiple(value: float | None, base: float | None) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from slurm_rl.controller.outside import scorer
 from slurm_rl.controller.promote import CURRENT, Promotions
 from slurm_rl.decide import Guardrails, decide, ready_to_order
 from slurm_rl.domain.snapshot import Plan, Snapshot
@@ -17,6 +18,7 @@ from slurm_rl.kernel.arrays import Array
 from slurm_rl.kernel.tables import World
 from slurm_rl.place.plan import Planner
 from slurm_rl.policy.catalogue import LEARNED, MULTIFACTOR, STATIC_EQUAL
+from slurm_rl.policy.judge import Judge
 from slurm_rl.policy.registry import PolicySpec, booked, learned, parse_policy
 
 Score = Callable[[Snapshot], Array]
@@ -30,6 +32,7 @@ class LivePolicy:
     spec: PolicySpec
     model: str = ""
     score: Score | None = None
+    judge: Judge | None = None  # of a policy that is Python: what it failed at, and how fast it is
 
     @property
     def context_free(self) -> bool:
@@ -39,7 +42,7 @@ class LivePolicy:
     @property
     def advisable(self) -> bool:
         """Whether a job can be scored while it is submitted: not by what Slurm has yet to find out about it."""
-        return self.spec.code not in (MULTIFACTOR, STATIC_EQUAL)
+        return self.spec.code not in (MULTIFACTOR, STATIC_EQUAL) and self.spec.row.before_submission
 
     def plan(
         self,
@@ -60,8 +63,14 @@ class LivePolicy:
                 scores = _nothing(snapshot)
         options: dict[str, Any] = {"guardrails": guardrails, "weights": weights}
         options |= {"placement": placement, "planner": planner}
-        plan = decide(snapshot, self.spec, scores=scores, **options)
-        if self.spec.code == LEARNED and not _usable(plan, snapshot):
+        try:
+            plan = decide(snapshot, self.spec, scores=scores, **options)
+        except Exception:
+            if self.spec.ours:
+                raise
+            return decide(snapshot, self.spec, scores=_nothing(snapshot), **options)  # a formula that raises
+        gated = self.spec.code == LEARNED or not self.spec.ours
+        if gated and scores is None and not _usable(plan, snapshot):
             plan = decide(snapshot, self.spec, scores=_nothing(snapshot), **options)
         return plan
 
@@ -100,4 +109,7 @@ def load_policy(name: str, state_dir: Path | None = None) -> LivePolicy:
         spec = parse_policy(name)
     if not spec.reachable:
         raise InputError(f"{name!r} needs true run times, which nobody knows", field="policy", remedy="e.g. sjf@user")
+    if spec.outside is not None:
+        judge = Judge(spec.outside, aside=True)
+        return LivePolicy(spec.name, spec, spec.digest, scorer(judge, spec), judge)
     return LivePolicy(spec.name, booked(spec), spec.digest)  # Slurm's backfill books nodes for many

@@ -33,6 +33,7 @@ REMEDY = (
     "judge by more history (--days) or another trace (--trace), or watch it in shadow mode with policy = "
     '"rl:NAME", which asks no gate'
 )
+_PERMITS = "outside.json"  # policies from outside that passed the gate, with the digests of their files
 _SECOND = 1.0  # waits that differ by less are the same: of nothing, 1.05 times is nothing
 
 
@@ -154,8 +155,32 @@ class Promotions:
         self._write(previous, current)
         return model
 
+    def permitted(self, policy: PolicySpec) -> bool:
+        """Whether a policy may change a queue: ours may, one from outside once this very file passed the gate."""
+        return policy.ours or (bool(policy.digest) and self._permits().get(policy.name) == policy.digest)
+
+    def permit(self, policy: PolicySpec) -> None:
+        """Lets a policy from outside change the queue."""
+        if not policy.digest:
+            raise InputError(f"{policy.name}: stands in no file, so nobody could tell whether it has changed")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._replace(self.directory / _PERMITS, self._permits() | {policy.name: policy.digest})
+
+    def _permits(self) -> dict[str, str]:
+        try:
+            said = json.loads((self.directory / _PERMITS).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{self.directory / _PERMITS}: cannot be read: {error}") from None
+        return {str(k): str(v) for k, v in said.items()} if isinstance(said, dict) else {}
+
     def _write(self, current: str, previous: str) -> None:
-        temporary = self.file.with_name(f".{self.file.name}.{os.getpid()}")
-        temporary.write_text(json.dumps({"current": current, "previous": previous}) + "\n", encoding="utf-8")
+        self._replace(self.file, {"current": current, "previous": previous})
+
+    @staticmethod
+    def _replace(file: Path, said: dict[str, str]) -> None:
+        temporary = file.with_name(f".{file.name}.{os.getpid()}")
+        temporary.write_text(json.dumps(said) + "\n", encoding="utf-8")
         temporary.chmod(0o644)
-        temporary.replace(self.file)
+        temporary.replace(file)

@@ -28,8 +28,8 @@ def rank(request: Mapping[str, Any], policy_name: str, state_dir: Path) -> dict[
     from slurm_rl.errors import InputError
 
     named = request["policy"]
-    if "/" in named:
-        raise InputError("models are asked for by name here, not by path", field="policy")
+    if "/" in named or (":" in named and not named.startswith("rl:")):
+        raise InputError("models are asked for by name here, not by path, and no code is imported", field="policy")
     policy = load_policy(named or policy_name, state_dir)
     state = described(request)
     if len({j.job_id for j in state.jobs}) != len(state.jobs):

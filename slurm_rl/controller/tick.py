@@ -110,17 +110,25 @@ class Controller:
         self._mode = config.mode
         self._looked = 0.0
         self._fallbacks = 0
+        self._told = False  # that a policy from outside is not promoted
         self.metrics.set_mode(self._mode)
 
     @property
     def mode(self) -> str:
+        """The mode in effect: a policy from outside stays in shadow until it was promoted."""
+        if self._mode == "enforce" and not self._promotions.permitted(self.policy.spec):
+            return "shadow"
         return self._mode
 
     def tick(self) -> TickOutcome:
         """One tick. Whatever it raises, it has written nothing that is not in the journal."""
         # 1. Who leads, and in which mode?
-        mode = self._obey()
+        self._obey()
         self._renew()
+        mode = self.mode
+        if mode != self._mode and not self._told:
+            self._told = True
+            log.warning("policy", policy=self.policy.name, effect="shadow", remedy="slurm-rl models promote")
         if mode != "enforce" and self._something_left():
             self._take_back()
         if mode == "off":

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from slurm_rl.errors import unknown_name
+from slurm_rl.errors import InputError, unknown_name
 
 
 class Named(Protocol):
@@ -50,6 +50,7 @@ class Catalogue(Generic[R]):
     def __init__(self, what: str, *rows: R) -> None:
         self.what = what
         self._rows = {row.name: row for row in rows}
+        self._own = frozenset(self._rows)
         if len(self._rows) != len(rows):
             raise ValueError(f"{what}: a name stands twice")
 
@@ -58,6 +59,16 @@ class Catalogue(Generic[R]):
         if row.name in self._rows:
             raise ValueError(f"{self.what} {row.name}: is there")
         self._rows[row.name] = row
+
+    def put(self, row: R) -> None:
+        """Adds a row from outside, or replaces one of that name: a notebook's cell may run twice. Ours stay."""
+        if row.name in self._own:
+            raise InputError(f"{self.what} {row.name!r} is one of ours", remedy="give it another name")
+        self._rows[row.name] = row
+
+    def is_own(self, name: str) -> bool:
+        """Whether a row is one of ours, not one that was put in from outside."""
+        return name in self._own
 
     def __getitem__(self, name: str) -> R:
         """The row of that name; an error that lists the names if there is none."""

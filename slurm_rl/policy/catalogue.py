@@ -30,6 +30,7 @@ class Policy:
     by_name: bool = True  # users may ask for it by this name
     choose: str = ""  # of a meta-policy, module:function: chooses among `candidates` before a queue is scored
     candidates: tuple[str, ...] = ()
+    digest: str = ""  # of a formula from outside: sha256 of the file it stands in
 
     @property
     def choices(self) -> tuple[Policy, ...]:

@@ -10,11 +10,13 @@ import numpy as np
 
 from slurm_rl.errors import InputError, unknown_name
 from slurm_rl.kernel.arrays import Array
-from slurm_rl.policy.catalogue import BY_USER, LEARNED, POLICIES, SOURCES, Policy, policy_names
+from slurm_rl.policy import outside
+from slurm_rl.policy.catalogue import BY_USER, GIVEN, LEARNED, POLICIES, SOURCES, Policy, policy_names
 from slurm_rl.policy.checkpoint import STARVE_DRAIN, Model, find_model, load_model
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT
 from slurm_rl.policy.heuristics import DEFAULT_WEIGHTS
 from slurm_rl.policy.network import AT, HIDDEN
+from slurm_rl.policy.outside import Outside
 
 DAY = 86400.0
 
@@ -33,6 +35,7 @@ class PolicySpec:
     styles: Mapping[str, Mapping[str, float]] = field(default_factory=dict, repr=False, compare=False)
     net: Array | None = field(default=None, repr=False, compare=False)  # a network's weights, in the order of LAYOUT
     digest: str = ""  # … and their sha256
+    outside: Outside | None = field(default=None, repr=False, compare=False)  # a policy that is Python
 
     @property
     def row(self) -> Policy:
@@ -45,27 +48,45 @@ class PolicySpec:
         return self.row.fixed_order and self.source != BY_USER and self.starve_age == math.inf
 
     @property
+    def ours(self) -> bool:
+        """Whether it came with us, or is a model of our layout: not Python, a formula or a network from outside."""
+        return self.outside is None and POLICIES.is_own(self.row.name)
+
+    @property
     def reachable(self) -> bool:
         """False for a policy that knows true run times: a limit, not a contender."""
         return self.source != SOURCES["oracle"]
 
 
 def parse_policy(text: str) -> PolicySpec:
-    """A policy from its name: `NAME`, `NAME@SOURCE` or `rl:MODEL`."""
+    """A policy from its name: `NAME`, `NAME@SOURCE`, `rl:MODEL`, or one from outside (policy/outside.py)."""
     kind, colon, model = text.strip().partition(":")
     if colon and kind == "rl":
         return learned(load_model(find_model(model)), text.strip())
     name, _, source = text.strip().partition("@")
+    if name not in POLICIES:
+        found = outside.find(name)
+        if isinstance(found, outside.Outside):
+            return python_policy(found, source)
+        name = found or name
     if name not in POLICIES or not POLICIES[name].by_name:
-        raise unknown_name("policy", name, policy_names())
+        raise unknown_name("policy", name, (*policy_names(), *outside.names()))
     row, code = POLICIES[name], POLICIES.code(name)
     if not source:
-        return PolicySpec(name, code, row.source)
+        return PolicySpec(name, code, row.source, digest=row.digest)
     if not row.uses_estimate:
         raise InputError(f"policy {name!r} uses no estimate", remedy=f"write {name!r} without @{source}")
     if source not in SOURCES:
         raise unknown_name("estimate source", source, SOURCES)
-    return PolicySpec(f"{name}@{source}", code, SOURCES[source])
+    return PolicySpec(f"{name}@{source}", code, SOURCES[source], digest=row.digest)
+
+
+def python_policy(found: Outside, source: str = "") -> PolicySpec:
+    """The policy of a Python function; `NAME@SOURCE` shows it other estimates."""
+    if source and source not in SOURCES:
+        raise unknown_name("estimate source", source, SOURCES)
+    name = f"{found.name}@{source}" if source else found.name
+    return PolicySpec(name, GIVEN, SOURCES.get(source, found.source), digest=found.digest, outside=found)
 
 
 def learned(model: Model, name: str | None = None) -> PolicySpec:
@@ -117,7 +138,7 @@ def settings_for(
         "by_remaining": policy.row.by_remaining,
         "fixed_order": policy.fixed_order and influence >= 1.0,
         "preempt": preempt,
-        "track_usage": policy.row.uses_usage or influence < 1.0,
+        "track_usage": policy.row.uses_usage or influence < 1.0 or policy.outside is not None,
         "influence": influence,
         "starve_age": policy.starve_age,
         "starve_factor": policy.starve_factor,
@@ -133,11 +154,15 @@ def settings_for(
 
 def network_tables(policy: PolicySpec, jobs: int) -> dict[str, Array]:
     """The tables of a World that a network needs: its weights, and room for what it sees of a queue."""
-    if policy.net is None:
+    if policy.net is None and policy.outside is None:
         return {}
-    return {
-        "net": np.ascontiguousarray(policy.net, dtype=np.float32),
+    seen = {
         "features": np.empty((jobs, JOB_COUNT), dtype=np.float32),
         "context": np.zeros(POOL_COUNT, dtype=np.float32),
+    }
+    if policy.net is None:
+        return seen
+    return seen | {
+        "net": np.ascontiguousarray(policy.net, dtype=np.float32),
         "hidden": np.empty((jobs, HIDDEN), dtype=np.float32),
     }

@@ -55,7 +55,7 @@ def read(source: Source) -> Trace:
         num_nodes=np.where(table.checked("gpu_request") >= 1.0, workers, 0.0),
         cpus=known(table.number("cpu_request")) * workers,
         user=table.label("organization"),
-        group=table.label("organization"),
+        account=table.label("organization"),
         qos=Labels.of(["Spot" if s else "HP" for s in spot.tolist()]),
         priority=np.where(spot, SPOT, HIGH),
     )

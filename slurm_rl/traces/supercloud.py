@@ -64,7 +64,7 @@ def read(source: Source) -> Trace:
         cpus=_first(known(table.number("cpus_req")), *(t[_CPU] for t in asked)),
         mem_gb=_first(*(t[_MEM] for t in asked)) / 1024.0,
         user=table.label("id_user"),
-        vc=table.label("partition"),
+        partition=table.label("partition"),
         status=renamed(table.label("state"), _STATES),
         job_name=table.label("job_type"),
     )

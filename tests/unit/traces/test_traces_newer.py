@@ -163,7 +163,7 @@ class TestSupercloud:
             (2, 10, 5, -1, 0.0, 2, 40.0),
             (3, 20, 1, 3600, 4.0, 2, 40.0),
         ]
-        assert jobs(trace, "gpu_type", "user", "vc", "status", "job_name") == [
+        assert jobs(trace, "gpu_type", "user", "partition", "status", "job_name") == [
             ("V100", "77", "normal", "COMPLETED", "other"),
             ("", "77", "normal", "TIMEOUT", "other"),
             ("V100", "77", "normal", "FAILED", "other"),

@@ -1,0 +1,100 @@
+"""`slurm_rl.evaluate`: policies compared in pairs, with intervals, as a DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from slurm_rl.domain.cluster import Cluster
+from slurm_rl.evaluate.fit import fit
+from slurm_rl.evaluate.paired import COMPARED, PolicyFigures, Windows, before, compare, tuned_weights
+from slurm_rl.traces.trace import Trace
+from slurm_rl_sim.given import contenders_of, trace_and_cluster
+from slurm_rl_sim.replay import Contender, prepare, window_of
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Standings of policies: means, and ratios to the base with 95% intervals."""
+
+    base: str
+    standings: tuple[PolicyFigures, ...]
+    weights: dict[str, float] | None  # multifactor's, as tuned
+    styles: dict[str, str]  # of models, as fitted
+
+    def table(self, metric: str = "mean_bsld") -> pd.DataFrame:
+        """One row a policy: the mean of a metric, its ratio to the base, and the interval of the ratio."""
+        rows = [
+            {"mean": s.mean[metric], "ratio": s.ratio[metric], "low": s.low[metric], "high": s.high[metric]}
+            for s in self.standings
+        ]
+        names = [s.policy if s.backfill == self.standings[0].backfill else f"{s.policy}+{s.backfill}"
+                 for s in self.standings]  # fmt: skip
+        return pd.DataFrame(rows, index=pd.Index(names, name="policy"))
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What `table` knows."""
+        return COMPARED
+
+    def _repr_html_(self) -> str:
+        return f"<p>mean BSLD, ratios to {self.base}</p>{self.table().round(3).to_html(border=0)}"
+
+
+def evaluate(
+    trace: str | Path | Trace,
+    cluster: str | Path | Cluster | None = None,
+    policies: Sequence[Any] | str = ("rl:default",),
+    *,
+    base: Any = "multifactor",
+    backfill: str = "easy",
+    placement: str = "best-fit",
+    window: str | None = None,
+    replicates: int = 3,
+    windows: int = 0,
+    window_jobs: int = 1024,
+    tune: bool = True,
+    seed: int = 0,
+) -> Evaluation:
+    """Compares policies as `slurm-rl evaluate` does; policies in any form that `replay` takes.
+
+    With `window`, multifactor is tuned and models are fitted on the jobs before it, unless `tune` is False. With
+    `windows=N`, policies meet on N random stretches of `window_jobs` jobs.
+    """
+    jobs, where = trace_and_cluster(trace, cluster)
+    span = window_of(jobs, window)
+    (first,) = contenders_of([base], backfill)
+    given = contenders_of(policies, backfill)
+    weights, early = None, before(jobs, span)
+    styles: dict[str, str] = {}
+    if tune and early is not None:
+        weights = tuned_weights(prepare(early, where, seed=seed), backfill, placement)
+        first, *given = (_fitted(c, early, where, placement, seed, styles) for c in [first, *given])
+    found = compare(
+        jobs,
+        where,
+        given,
+        base=first,
+        replicates=replicates,
+        window=span,
+        windows=Windows(windows, window_jobs) if windows else None,
+        placement=placement,
+        weights=weights,
+        seed=seed,
+    )
+    return Evaluation(first.policy.name, tuple(found), weights, styles)
+
+
+def _fitted(
+    contender: Contender, early: Trace, cluster: Cluster, placement: str, seed: int, styles: dict[str, str]
+) -> Contender:
+    """A model in the style that suits the time before the window; others as they are."""
+    if not contender.policy.styles:
+        return contender
+    found = fit(contender.policy, early, cluster, contender.backfill, placement, seed=seed)
+    styles[contender.policy.name] = found.style
+    return replace(contender, policy=found.policy)
