@@ -6,7 +6,7 @@ STAMP   := $(VENV)/.installed
 SLIM    := $(VENV)/.replay
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help venv system demo test releases pythons check docs bench soak clean
+.PHONY: help venv system demo test releases pythons check docs paper bench soak clean
 
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -48,6 +48,10 @@ check: venv      ## lint, types, import directions
 docs: venv       ## the documentation site, in out/site; a broken link fails
 	$(BIN)/pip install --quiet -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+paper:           ## the tables of the guides from public traces: make paper TRACES=DIR (docs/studies.md)
+paper: $(STAMP)
+	$(BIN)/slurm-rl study all $(if $(TRACES),--traces $(TRACES)) --out out/paper
 
 bench: venv      ## speed, as ratios against peers in one run
 	$(BIN)/python -m pytest -q -s -m perf tests/perf

@@ -1,19 +1,18 @@
 """The shipped model against a tuned multifactor and the heuristics on four workloads: the figures of docs/learning.md.
 
-PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy table BACKFILL [REPLICATES] [WORKLOAD,…]
-PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy development [BACKFILL] [REPLICATES] [MODEL[:SIZE],…]
-PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy stretches [BACKFILL] [REPLICATES] [MODEL[:SIZE],…]
-PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy styles [BACKFILL] [SEEDS]
-PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy hindsight [BACKFILL] [REPLICATES]
-PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy controls
-PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy ablations [PART,…]
-PYTHONPATH=tests .venv/bin/python -m perf.evaluate_policy estimator
+slurm-rl study policy table BACKFILL [REPLICATES] [WORKLOAD,…]
+slurm-rl study policy development [BACKFILL] [REPLICATES] [MODEL[:SIZE],…]
+slurm-rl study policy stretches [BACKFILL] [REPLICATES] [MODEL[:SIZE],…]
+slurm-rl study policy styles [BACKFILL] [SEEDS]
+slurm-rl study policy hindsight [BACKFILL] [REPLICATES]
+slurm-rl study policy controls
+slurm-rl study policy ablations [PART,…]
+slurm-rl study policy estimator
 """
 
 from __future__ import annotations
 
 import math
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,6 +29,7 @@ from slurm_rl.kernel.arrays import Array
 from slurm_rl.policy.checkpoint import Model, find_model, flatten, load_model, unflatten
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT
 from slurm_rl.policy.registry import PolicySpec, in_style, learned, parse_policy
+from slurm_rl.studies.places import bundled, public
 from slurm_rl.traces.generate import WorkloadSpec, generate
 from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.trace import Labels, Trace
@@ -42,8 +42,6 @@ from slurm_rl.train.trainer import Trainer
 from slurm_rl_sim.replay import Contender, find_cluster, parse_contenders, prepare, replay, window_of
 from slurm_rl_sim.simulation import Simulation
 
-ROOT = Path(__file__).resolve().parents[2]
-TRACES = ROOT.parent / "shared" / "traces"
 DAY = 86_400
 SHOWN = ("mean_wait", "p99_wait", "max_wait", "user_bsld", "geomean_bsld")
 WORKLOADS = ("venus", "hetero", "itp", "ricc")
@@ -60,15 +58,15 @@ MORE_STYLES = STYLES | {
 def workload(name: str) -> tuple[Trace, Cluster, str]:
     """A trace, its cluster, and the window that is measured; what is before it may be tuned on."""
     if name == "hetero":
-        path = ROOT / "traces" / "hetero.csv.gz"
+        path = bundled() / "hetero.csv.gz"
         trace = read_trace(path)
         return trace, find_cluster(trace, path, None), "0.3:1"
     if name == "itp":
-        trace = read_trace(TRACES / "microsoft_itp_2021.csv.gz")
+        trace = read_trace(public() / "microsoft_itp_2021.csv.gz")
         trace = trace.take(np.flatnonzero(trace.partition.codes == trace.partition.names.index("cluster04")))
         nodes = (NodeClass(68, gpus=8, partition="cluster04"), NodeClass(1, gpus=6, partition="cluster04"))
         return trace, Cluster("550 GPUs", nodes), "0.3:1"
-    path = TRACES / ("helios_venus_sept2020.csv.gz" if name == "venus" else "pwa_ricc_2010.csv.gz")
+    path = public() / ("helios_venus_sept2020.csv.gz" if name == "venus" else "pwa_ricc_2010.csv.gz")
     trace = read_trace(path)
     cluster = find_cluster(trace, path, None)
     if name == "venus":
@@ -119,7 +117,7 @@ def table(model: Model, backfill: str, replicates: int, names: list[str]) -> Non
 
 def development_traces() -> Iterator[tuple[str, Trace, Cluster, str]]:
     """Real workloads that are neither trained on nor in the table: to choose between models by."""
-    itp = read_trace(TRACES / "microsoft_itp_2021.csv.gz")
+    itp = read_trace(public() / "microsoft_itp_2021.csv.gz")
     for code, name in enumerate(itp.partition.names):
         part = itp.take(np.flatnonzero(itp.partition.codes == code))
         if name == "cluster04" or len(part) < 2500:
@@ -129,7 +127,7 @@ def development_traces() -> Iterator[tuple[str, Trace, Cluster, str]]:
         nodes = max(int(busy / 0.9 / 8), math.ceil(part.num_gpus.max() / 8), 8)
         yield f"itp {name}", part, Cluster(name, (NodeClass(nodes, gpus=8, partition=name),)), "0.3:1"
     yield from stretches(45, 70, 95, 120)
-    cedar = read_trace(TRACES / "drac_cedar_2021_queued.csv.gz")
+    cedar = read_trace(public() / "drac_cedar_2021_queued.csv.gz")
     cedar = cedar.take(np.flatnonzero((cedar.num_gpus == 0) & (cedar.run_time >= 0)))
     first, last = cedar.span()
     nodes = int(float((cedar.run_time * np.maximum(cedar.cpus, 1.0)).sum()) / (last - first) / 0.9 / 32)
@@ -141,7 +139,7 @@ def development_traces() -> Iterator[tuple[str, Trace, Cluster, str]]:
 
 def stretches(*first_days: int) -> Iterator[tuple[str, Trace, Cluster, str]]:
     """Eight days of RICC each."""
-    path = TRACES / "pwa_ricc_2010.csv.gz"
+    path = public() / "pwa_ricc_2010.csv.gz"
     ricc = read_trace(path)
     cluster = find_cluster(ricc, path, None)
     for day in first_days:
@@ -208,7 +206,7 @@ def hindsight(policy: PolicySpec, backfill: str, replicates: int) -> None:
 
 def styles(policy: PolicySpec, backfill: str, seeds: int) -> None:
     """What choosing a style brings on workloads like the bundled sample that nothing was chosen by."""
-    cluster = read_cluster(ROOT / "traces" / "hetero.cluster.json")
+    cluster = read_cluster(bundled() / "hetero.cluster.json")
     logs = []
     for seed in range(11, 11 + seeds):
         trace = generate(WorkloadSpec(seed=seed), cluster)
@@ -336,7 +334,3 @@ def main(what: str, *rest: str) -> None:
         ablations(rest[0].split(",") if rest else ["nothing", "nothing#1", "nothing#2", *PARTS])
     else:
         estimator(model)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,8 +1,8 @@
 """Placements compared on mixed GPUs, with paired confidence intervals: the figures of docs/placement.md.
 
-PYTHONPATH=tests .venv/bin/python -m perf.evaluate_placement [SEEDS] [POLICY] [WORKLOAD]
-PYTHONPATH=tests .venv/bin/python -m perf.evaluate_placement weights [SEEDS]
-PYTHONPATH=tests .venv/bin/python -m perf.evaluate_placement orders [SEEDS] [WORKLOAD]
+slurm-rl study placement [SEEDS] [POLICY] [WORKLOAD]
+slurm-rl study placement weights [SEEDS]
+slurm-rl study placement orders [SEEDS] [WORKLOAD]
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import replace
 from io import StringIO
-from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
@@ -28,6 +27,7 @@ from slurm_rl.place.plan import PlannerSettings
 from slurm_rl.place.problem import Weights
 from slurm_rl.place.release_times import holds
 from slurm_rl.place.speed import SpeedMatrix
+from slurm_rl.studies.places import bundled, public
 from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.trace import Labels, make_trace
 from slurm_rl_sim.metrics import metrics
@@ -35,8 +35,6 @@ from slurm_rl_sim.replay import Prepared, parse_contenders, prepare, replay
 from slurm_rl_sim.result import result_of
 from slurm_rl_sim.simulation import Simulation
 
-ROOT = Path(__file__).resolve().parents[2]
-TRACES = ROOT.parent / "shared" / "traces"
 PLACEMENTS = ("best-fit", "tier", "greedy", "mip", "mip --defer")
 OURS = ("mip", "mip --defer")
 COMPARED = ("mean_jct", "mean_wait", "p99_wait")
@@ -62,7 +60,7 @@ SIZES = ((1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 1 << 30))  # GPUs of a jo
 def venus_on_openb(seed: int) -> Prepared:
     """Venus' arrivals and sizes, each job with the type of a PAI job of its size, on openb scaled down to the load."""
     rng = np.random.default_rng(seed)
-    venus, pai = (read_trace(TRACES / f"{n}.csv.gz") for n in ("helios_venus_sept2020", "alibaba_pai_2020_jobpool"))
+    venus, pai = (read_trace(public() / f"{n}.csv.gz") for n in ("helios_venus_sept2020", "alibaba_pai_2020_jobpool"))
     wanted, kinds = np.array(pai.gpu_type.strings()), np.full(len(venus), "", dtype=object)
     size, pool = _size(venus.num_gpus), _size(pai.num_gpus)
     for bucket in range(4):
@@ -73,7 +71,7 @@ def venus_on_openb(seed: int) -> Prepared:
     measured = np.array([SPEED.get(k, 1.0) for k in kinds])
     work = float((venus.run_time * venus.num_gpus * measured).sum())
     span = float(np.ptp(venus.submit_time))
-    classes = read_cluster(TRACES / "alibaba_openb_v2023.cluster.json").classes
+    classes = read_cluster(public() / "alibaba_openb_v2023.cluster.json").classes
     classes = tuple(replace(c, speed=SPEED[c.gpu_type]) for c in classes if c.gpus)
     scale = work / span / LOAD / _power(classes)
     classes = tuple(replace(c, count=max(1, round(c.count * scale))) for c in classes)
@@ -90,7 +88,8 @@ def venus_on_openb(seed: int) -> Prepared:
 
 
 def _size(gpus: np.ndarray) -> np.ndarray:
-    return np.minimum(np.ceil(np.log2(np.maximum(gpus, 1))), 3).astype(int)
+    sizes: np.ndarray = np.minimum(np.ceil(np.log2(np.maximum(gpus, 1))), 3).astype(int)
+    return sizes
 
 
 def _power(classes: tuple[object, ...]) -> float:
@@ -100,7 +99,7 @@ def _power(classes: tuple[object, ...]) -> float:
 def hetero(seed: int) -> Prepared:
     """The bundled sample (seed 0), and others of its kind."""
     if seed == 0:
-        return prepare(read_trace(ROOT / "traces/hetero.csv.gz"), read_cluster(ROOT / "traces/hetero.cluster.json"))
+        return prepare(read_trace(bundled() / "hetero.csv.gz"), read_cluster(bundled() / "hetero.cluster.json"))
     with tempfile.TemporaryDirectory() as folder:
         trace, cluster = f"{folder}/t.csv.gz", f"{folder}/t.cluster.json"
         args = ["slurm-rl", "traces", "generate", "--out", trace, "--cluster-out", cluster, "--seed", str(seed + 1)]
@@ -232,16 +231,17 @@ def _ordered(prepared: Prepared, size: tuple[int, int] | None, *, fastest_last: 
     return float(metrics(result_of(run, prepared.trace, prepared.measured))["mean_jct"] or 0.0)
 
 
-def main() -> None:
-    if sys.argv[1:2] == ["orders"]:
-        orders(int(sys.argv[2]) if len(sys.argv) > 2 else 40, sys.argv[3] if len(sys.argv) > 3 else "hetero")
+def main(*given: str) -> None:
+    """What the arguments name; see the top of this file."""
+    if given[:1] == ("orders",):
+        orders(int(given[1]) if len(given) > 1 else 40, given[2] if len(given) > 2 else "hetero")
         return
-    if sys.argv[1:2] == ["weights"]:
-        weights(int(sys.argv[2]) if len(sys.argv) > 2 else 3)
+    if given[:1] == ("weights",):
+        weights(int(given[1]) if len(given) > 1 else 3)
         return
-    seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    policy = sys.argv[2] if len(sys.argv) > 2 else "sjf-age@user"
-    chosen = [n for n in WORKLOADS if n in sys.argv[3:]] or list(WORKLOADS)
+    seeds = int(given[0]) if given else 3
+    policy = given[1] if len(given) > 1 else "sjf-age@user"
+    chosen = [n for n in WORKLOADS if n in given[2:]] or list(WORKLOADS)
     for name in chosen:
         found: dict[str, list[dict[str, float]]] = {p: [] for p in PLACEMENTS}
         for seed in range(seeds):
@@ -259,7 +259,3 @@ def main() -> None:
             for ours in OURS[: None if placement not in OURS else OURS.index(placement)]:
                 ratio = {k: [m[k] / r[k] for m, r in zip(found[ours], runs, strict=True)] for k in COMPARED}
                 print(f"   {ours} against it: " + ", ".join(f"{k} {interval(v)}" for k, v in ratio.items()), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,116 @@
+"""`slurm-rl study`: makes the tables of the guides from public traces."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from slurm_rl.errors import EnvironmentMissing, InputError, SlurmRlError, unknown_name
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+_HELP = """Make a table of the guides again, or all of them.
+
+`list` names the studies, the public traces that each needs, and what is missing in the folder. `all` makes every one
+whose traces are there, into OUT/NAME.txt, names the others, and writes OUT/times.csv. `policy` and `placement` take the
+arguments that the guides print. docs/studies.md says where the traces come from.
+
+Examples:
+
+  slurm-rl study list --traces ~/traces
+
+  slurm-rl study styles
+
+  slurm-rl study table-easy --traces ~/traces
+
+  slurm-rl study policy table easy 5 venus,hetero --traces ~/traces
+
+  slurm-rl study all --traces ~/traces --out out/paper
+"""
+
+
+@app.command(help=_HELP)
+def study(
+    name: Annotated[str, typer.Argument(help="list, all, the name of a study, policy, or placement.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="In place of those of the guides.")] = None,
+    traces: Annotated[
+        Path | None, typer.Option(help="Folder of public traces.", envvar="SLURM_RL_TRACES", show_envvar=True)
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Of all: the directory for the tables.")] = Path("out/paper"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value, of list and all.")] = False,
+) -> None:
+    """Runs a study; `_HELP` is what users see."""
+    catalogue = importlib.import_module("slurm_rl.studies.catalogue")  # above this layer
+    studies = catalogue.STUDIES
+    if traces is not None:
+        os.environ["SLURM_RL_TRACES"] = str(traces)
+    if name in ("policy", "placement") and arguments:
+        _main(name)(*arguments)
+    elif name == "list":
+        _list(studies, traces, as_json)
+    elif name == "all":
+        _all(studies, traces, out, as_json)
+    elif name not in studies:
+        raise unknown_name("study", name, ["list", "all", *studies])
+    else:
+        missing = studies[name].lacks(traces)
+        if missing:
+            raise InputError(
+                f"{name} needs {', '.join(missing)}",
+                field="--traces",
+                remedy="docs/studies.md says where they come from",
+            )
+        _main(studies[name].module)(*(arguments or studies[name].arguments))
+
+
+def _main(module: str) -> Any:
+    """The study's own function."""
+    try:
+        return importlib.import_module(f"slurm_rl.studies.{module}").main
+    except ImportError as error:
+        raise EnvironmentMissing(f"a study needs {error.name}: pip install 'slurm-rl[all,test]'") from None
+
+
+def _list(studies: dict[str, Any], traces: Path | None, as_json: bool) -> None:
+    rows = [
+        {"name": s.name, "makes": s.makes, "needs": list(s.needs), "missing": s.lacks(traces)} for s in studies.values()
+    ]
+    if as_json:
+        print(json.dumps(rows))
+        return
+    for row in rows:
+        lacking = f"missing: {', '.join(row['missing'])}" if row["missing"] else "ready"
+        print(f"{row['name']:<18} {row['makes']:<44} {lacking}")
+
+
+def _all(studies: dict[str, Any], traces: Path | None, out: Path, as_json: bool) -> None:
+    """Makes what can be made, names what is missing, and goes on."""
+    out.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = []
+    for s in studies.values():
+        missing, began, problem = s.lacks(traces), time.monotonic(), ""
+        if missing:
+            problem = f"missing: {', '.join(missing)}"
+        else:
+            try:
+                with (out / f"{s.name}.txt").open("w", encoding="utf-8") as file, contextlib.redirect_stdout(file):
+                    _main(s.module)(*s.arguments)
+            except SlurmRlError as error:
+                problem = str(error)
+        seconds = None if missing else round(time.monotonic() - began, 1)
+        rows.append({"name": s.name, "seconds": seconds, "problem": problem})
+        print(f"{s.name}: {problem or f'{seconds:.0f} s'}", file=sys.stderr, flush=True)
+        told = [f'{r["name"]},{"" if r["seconds"] is None else r["seconds"]},"{r["problem"]}"' for r in rows]
+        (out / "times.csv").write_text("\n".join(["study,seconds,problem", *told]) + "\n", encoding="utf-8")
+    if as_json:
+        print(json.dumps(rows))
+    if all(r["problem"] for r in rows):
+        raise InputError("no study could be made", field="--traces")

@@ -1,0 +1,25 @@
+"""Where studies find traces: the bundled ones, and public ones in a folder of the user's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from slurm_rl.errors import InputError
+
+VARIABLE = "SLURM_RL_TRACES"
+
+
+def bundled() -> Path:
+    """The folder of the sample traces that come with the package."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "_data" / "traces"
+    return inside if inside.is_dir() else package.parent / "traces"
+
+
+def public() -> Path:
+    """The folder of public traces that the user has downloaded and converted."""
+    given = os.environ.get(VARIABLE)
+    if not given:
+        raise InputError("needs public traces", remedy="give their folder: --traces DIR (docs/studies.md says which)")
+    return Path(given)

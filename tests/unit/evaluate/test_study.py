@@ -1,0 +1,73 @@
+"""`slurm-rl study`: the commands of the guides run, and what is missing is named."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from slurm_rl.cli import main
+from slurm_rl.studies import policy
+from slurm_rl.studies.catalogue import STUDIES
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["study", *arguments])
+    said = capsys.readouterr()
+    return int(ended.value.code or 0), said.out, said.err
+
+
+def test_it_lists_what_is_missing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "pwa_ricc_2010.csv.gz").touch()
+    code, out, _ = run(capsys, "list", "--traces", str(tmp_path), "--json")
+    rows = {row["name"]: row["missing"] for row in json.loads(out)}
+    assert code == 0
+    assert rows["stretches"] == []
+    assert rows["styles"] == []
+    assert "microsoft_itp_2021.csv.gz" in rows["development"]
+    code, _, err = run(capsys, "table-easy", "--traces", str(tmp_path))
+    assert code == 2
+    assert "helios_venus_sept2020.csv.gz" in err
+    assert run(capsys, "tabel-easy")[2].count("did you mean 'table-easy'") == 1
+
+
+def test_all_goes_on_past_what_is_missing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from slurm_rl.studies import placement
+
+    asked: list[tuple[str, ...]] = []
+    for module in (policy, placement):  # the tables themselves take minutes to hours
+        monkeypatch.setattr(module, "main", lambda *given: (asked.append(given), print("a table")))
+    code, out, err = run(capsys, "all", "--traces", str(tmp_path), "--out", str(tmp_path / "paper"), "--json")
+    assert code == 0
+    assert asked == [("styles", "easy", "8"), ("weights", "2"), ("orders",)]
+    assert (tmp_path / "paper" / "styles.txt").read_text(encoding="utf-8") == "a table\n"
+    assert "table-easy: missing: helios_venus_sept2020.csv.gz" in err
+    assert {r["name"] for r in json.loads(out)} == set(STUDIES)
+    times = (tmp_path / "paper" / "times.csv").read_text(encoding="utf-8")
+    assert times.count("\n") == 1 + len(STUDIES)
+
+
+def test_the_bundled_trace_is_found() -> None:
+    trace, cluster, window = policy.workload("hetero")
+    assert (len(trace), cluster.gpus, window) == (12_000, 448, "0.3:1")
+
+
+def test_the_guides_name_studies_that_exist() -> None:
+    first = {"table", "development", "stretches", "styles", "hindsight", "controls", "ablations", "estimator"}
+    found = 0
+    for guide in ("learning.md", "placement.md", "studies.md"):
+        text = (ROOT / "docs" / guide).read_text(encoding="utf-8")
+        assert "PYTHONPATH" not in text
+        for name, argument in re.findall(r"slurm-rl study ([a-z-]+)\s+([^\s`]*)", text):
+            found += 1
+            assert name in {*STUDIES, "policy", "list", "all"}, name
+            if name == "policy":
+                assert argument in first, argument
+    assert found > 10
