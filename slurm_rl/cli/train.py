@@ -22,7 +22,8 @@ _HELP = """Learn a policy from traces and generated workloads, and write it to O
 
 Training sees only the first part of each trace's time (--share). It starts from the heuristic sjf-age, learns what run
 time estimates miss, searches over the linear part of the network, and then improves all of it by --algo.
-OUT/curve.csv has the course of the validation; --resume goes on after a stop, with the same result as without it.
+OUT/curve.csv and curve.svg have the course of the validation, OUT/tensorboard all figures; --resume goes on after a
+stop, with the same result as without it.
 An OUT that holds another training is refused.
 
 Examples:

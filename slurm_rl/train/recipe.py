@@ -17,6 +17,7 @@ from slurm_rl.policy.checkpoint import STARVE_DRAIN, Model, save_model, unflatte
 from slurm_rl.traces.trace import Trace
 from slurm_rl.train.scenes import SceneSource
 from slurm_rl.train.settings import Settings
+from slurm_rl.train.tracking import tracked
 from slurm_rl.train.trainer import CURVE, STATE, Trainer
 
 # What training does not find: it plays short workloads, and no feature tells the backfill rule or the kind of site. How
@@ -65,7 +66,8 @@ def train_model(
     if resume:
         at = trainer.restore()
         say(f"{out}: resuming after {at}" if at else f"{out}: nothing to resume, starting anew")
-    net = trainer.run(report, say)
+    with tracked(out, settings, report, say) as told:
+        net = trainer.run(told, say)
     made = {
         "algorithm": settings.algorithm,
         "made_by": f"slurm-rl {__version__}",
