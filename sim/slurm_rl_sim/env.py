@@ -11,7 +11,7 @@ N-th of `defer_seconds`, and never later than `defer_seconds` after its submissi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +30,21 @@ from slurm_rl.policy.catalogue import BY_USER, GIVEN
 from slurm_rl.policy.estimate import refresh
 from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT, observe
 from slurm_rl.policy.registry import PolicySpec, parse_policy
-from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.trace import Trace
+from slurm_rl_sim.contention import contended_begins
+from slurm_rl_sim.given import trace_and_cluster
 from slurm_rl_sim.metrics import METRICS, metrics
-from slurm_rl_sim.replay import Prepared, find_cluster, prepare
+from slurm_rl_sim.render import as_picture, as_text
+from slurm_rl_sim.replay import Prepared, prepare
 from slurm_rl_sim.result import result_of
 from slurm_rl_sim.simulation import Simulation
 
 # Scores of a whole window, compared with the baseline's: the metric, and whether more of it is better.
 SCORES = {m.reward: (m.name, m.better > 0) for m in METRICS if m.reward}
 _FIRST = 1e15  # above any score by submit time
+# Features are logarithms of seconds and counts, shares, and ratios of logarithms: none can leave these bounds.
+BOUND = 64.0
+Rewards = Mapping[str, float] | Callable[[Mapping[str, Any], Mapping[str, Any]], float]
 
 
 @kernel
@@ -119,8 +124,10 @@ def _see(world: Array, now: float, hand: Array, count: int, jobs: Array, pool: A
         pool[f] = t.context(w)[f]
 
 
-def gain(rewards: Mapping[str, float], mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
-    """What a schedule's metrics are better by than another's, in shares of it, weighted."""
+def gain(rewards: Rewards, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
+    """What a schedule's metrics are better by than another's, in shares, weighted; or what a caller makes of both."""
+    if callable(rewards):
+        return float(rewards(mine, theirs))
     total = 0.0
     for name, weight in rewards.items():
         metric, more = SCORES[name]
@@ -131,8 +138,16 @@ def gain(rewards: Mapping[str, float], mine: Mapping[str, Any], theirs: Mapping[
     return total
 
 
-class ReplayEnv(gymnasium.Env[dict[str, Array], Any]):
-    """One window of a trace at a time; `info["action_mask"]` and `action_masks()` say which slots hold a job."""
+class ReplayEnv(gymnasium.Env[Any, Any]):
+    """One window of a trace at a time; `info["action_mask"]` and `action_masks()` say which slots hold a job.
+
+    An observation is one vector: features of the jobs in hand slot by slot (`slurm_rl.JOB_FEATURES`), those of the pool
+    (`slurm_rl.POOL_FEATURES`), the mask. `observation="dict"` gives `jobs`, `pool` and `action_mask` apart.
+    `contention` is the share of windows drawn where jobs queue. `rewards` may be a function of the window's metrics and
+    the baseline's.
+    """
+
+    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012  (gymnasium declares it so)
 
     def __init__(
         self,
@@ -145,8 +160,11 @@ class ReplayEnv(gymnasium.Env[dict[str, Array], Any]):
         backfill: str = "easy",
         placement: str = "best-fit",
         baseline: str = "fcfs",
-        rewards: Mapping[str, float] | None = None,
+        rewards: Rewards | None = None,
         train_share: float = 0.6,
+        contention: float = 1.0,
+        observation: str = "flat",
+        render_mode: str | None = None,
         defer: int = 0,
         defer_seconds: float = 3600.0,
     ) -> None:
@@ -156,21 +174,24 @@ class ReplayEnv(gymnasium.Env[dict[str, Array], Any]):
             raise InputError("needs backfill none, firstfit or easy, and another placement than mip", field="defer")
         self._defer, self._defer_seconds = defer, defer_seconds
         self._deferred = np.zeros(0, dtype=np.int64)
-        self._rewards = dict(rewards or {"bsld": 1.0})
-        for name in self._rewards:
-            if name not in SCORES:
-                raise unknown_name("reward", name, SCORES)
-        if isinstance(trace, Trace):
-            if not isinstance(cluster, Cluster):
-                raise InputError("a Trace needs a Cluster", field="cluster")
-            self._trace, self._cluster = trace, cluster
-        else:
-            self._trace = read_trace(Path(trace))
-            given = cluster if isinstance(cluster, Cluster) else None
-            path = None if cluster is None or given else Path(str(cluster))
-            self._cluster = given or find_cluster(self._trace, Path(trace), path)
+        self._rewards: Rewards = rewards if callable(rewards) else dict(rewards or {"bsld": 1.0})
+        if not callable(self._rewards):
+            for name in self._rewards:
+                if name not in SCORES:
+                    raise unknown_name("reward", name, SCORES)
+        if not 0.0 <= contention <= 1.0:
+            raise InputError(f"must be between 0 and 1, got {contention:g}", field="contention")
+        if observation not in ("flat", "dict"):
+            raise unknown_name("observation", observation, ("flat", "dict"))
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise unknown_name("render_mode", str(render_mode), self.metadata["render_modes"])
+        self.render_mode = render_mode
+        self._contention, self._begins, self._flat = contention, np.zeros(0, dtype=np.int64), observation == "flat"
+        self._trace, self._cluster = trace_and_cluster(trace, cluster)
         first, last = self._trace.span()
-        early = np.flatnonzero(self._trace.submit_time <= first + train_share * (last - first))
+        early = np.flatnonzero(
+            (self._trace.submit_time <= first + train_share * (last - first)) & (self._trace.run_time >= 0)
+        )
         self._trace = self._trace.take(early).sorted()
         if len(self._trace) < jobs + 2:
             raise InputError(
@@ -188,18 +209,19 @@ class ReplayEnv(gymnasium.Env[dict[str, Array], Any]):
         self._simulation: Simulation | None = None
         self._prepared: Prepared | None = None
         self._opening = 0
-        self.action_space = spaces.Discrete(2 * window if defer else window)
-        self.observation_space = spaces.Dict(  # type: ignore[assignment]  # its type is that of any mapping
-            {
-                "jobs": spaces.Box(-np.inf, np.inf, (window, JOB_COUNT), np.float32),
-                "pool": spaces.Box(-np.inf, np.inf, (POOL_COUNT,), np.float32),
-                "mask": spaces.MultiBinary(2 * window if defer else window),
-            }
-        )
+        actions = 2 * window if defer else window
+        self.action_space = spaces.Discrete(actions)
+        self.observation_space = spaces.Box(-BOUND, BOUND, (window * JOB_COUNT + POOL_COUNT + actions,), np.float32)
+        if not self._flat:
+            self.observation_space = spaces.Dict(
+                {
+                    "jobs": spaces.Box(-BOUND, BOUND, (window, JOB_COUNT), np.float32),
+                    "pool": spaces.Box(-BOUND, BOUND, (POOL_COUNT,), np.float32),
+                    "action_mask": spaces.MultiBinary(actions),
+                }
+            )
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Array], dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Draws a window in which somebody has a choice; `options={"begin": N}` asks for the one from job N on."""
         super().reset(seed=seed)
         for _ in range(100):
@@ -214,6 +236,11 @@ class ReplayEnv(gymnasium.Env[dict[str, Array], Any]):
         raise self._nobody_waits()
 
     def _any_begin(self, dice: np.random.Generator) -> int:
+        """Where a window begins: with the chance `contention` where jobs queue most, else anywhere."""
+        if self._contention > 0.0 and dice.random() < self._contention:
+            if not len(self._begins):
+                self._begins = contended_begins(self._trace, self._cluster, self._jobs, self._backfill, self._placement)
+            return int(self._begins[dice.integers(len(self._begins))])
         return int(dice.integers(0, len(self._trace) - self._jobs))
 
     def _nobody_waits(self) -> InputError:
@@ -268,7 +295,7 @@ class ReplayEnv(gymnasium.Env[dict[str, Array], Any]):
                 return False
             self._pool = 0
 
-    def step(self, action: Any) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Puts the job in slot `action` next, or, from the window's size on, leaves one for later.
 
         An action that the mask does not allow counts as the first slot.
@@ -313,15 +340,22 @@ class ReplayEnv(gymnasium.Env[dict[str, Array], Any]):
     def _info(self) -> dict[str, Any]:
         return {"action_mask": self.action_masks(), "now": self._ready()[0].now}
 
-    def _observation(self) -> dict[str, Array]:
+    def _observation(self) -> Any:
         simulation, _ = self._ready()
         if self._count:
             _see(simulation.world.record, float(simulation.now), self._hand, self._count, self._observed, self._context)
-        return {
-            "jobs": self._observed.copy(),
-            "pool": self._context.copy(),
-            "mask": self.action_masks().astype(np.int8),
-        }
+        mask = self.action_masks()
+        if self._flat:
+            return np.concatenate([self._observed.ravel(), self._context, mask], dtype=np.float32)
+        return {"jobs": self._observed.copy(), "pool": self._context.copy(), "action_mask": mask.astype(np.int8)}
+
+    def render(self) -> Any:
+        """The machine's occupancy and the queue: text (`ansi`) or a picture (`rgb_array`)."""
+        if self.render_mode is None:
+            return None
+        simulation, prepared = self._ready()
+        hand = self._hand[: self._count]
+        return as_text(simulation, prepared, hand) if self.render_mode == "ansi" else as_picture(simulation, hand)
 
     def _reward(self) -> tuple[float, dict[str, Any]]:
         """What the window's schedule is better by than the baseline's, in shares of it, weighted."""

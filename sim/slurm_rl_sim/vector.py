@@ -26,10 +26,10 @@ from slurm_rl.kernel import tables as t
 from slurm_rl.kernel.arrays import NEVER, Array
 from slurm_rl.kernel.jit import kernel
 from slurm_rl.kernel.tables import WORLD
-from slurm_rl.policy.features import JOB_COUNT, observe
+from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT, observe
 from slurm_rl_sim.engine import BEFORE_PASS, GROW, advance
 from slurm_rl_sim.env import SCORES, ReplayEnv, _deal, _not_now, _pick, gain
-from slurm_rl_sim.metrics import some_metrics
+from slurm_rl_sim.metrics import METRICS, some_metrics
 from slurm_rl_sim.replay import Prepared
 from slurm_rl_sim.result import result_of
 from slurm_rl_sim.simulation import Simulation
@@ -161,7 +161,7 @@ def _help(simulation: Simulation, status: int) -> int:
     return 0
 
 
-class ReplayVectorEnv(VectorEnv[dict[str, Array], Array, Array]):
+class ReplayVectorEnv(VectorEnv[Any, Array, Array]):
     """Many windows of a trace at a time; `infos["action_mask"]` says which slots of each hold a job.
 
     `windows=N` draws N windows once and plays them over and over, which saves preparing each: a reset is then a copy.
@@ -181,7 +181,7 @@ class ReplayVectorEnv(VectorEnv[dict[str, Array], Array, Array]):
         self.single_observation_space, self.single_action_space = one.observation_space, one.action_space
         self.observation_space = batch_space(one.observation_space, num_envs)
         self.action_space = batch_space(one.action_space, num_envs)
-        slots, features = one.observation_space["jobs"].shape  # type: ignore[index]
+        slots, features, actions = len(one._hand), JOB_COUNT, int(one.action_space.n)  # type: ignore[attr-defined]
         self._records = np.zeros(num_envs, dtype=WORLD)
         self._worlds: list[Window | None] = [None] * num_envs
         self._dice: list[np.random.Generator] = [np_random(None)[0] for _ in range(num_envs)]
@@ -190,8 +190,8 @@ class ReplayVectorEnv(VectorEnv[dict[str, Array], Array, Array]):
         self._status, self._count, self._picked, self._pool, self._opening = np.zeros((5, num_envs), dtype=np.int64)
         self._hand = np.zeros((num_envs, slots), dtype=np.int64)
         self._jobs = np.zeros((num_envs, slots, features), dtype=np.float32)
-        self._context = np.zeros((num_envs, *one.observation_space["pool"].shape), dtype=np.float32)  # type: ignore[index]
-        self._mask = np.zeros((num_envs, *one.observation_space["mask"].shape), dtype=np.int8)  # type: ignore[index]
+        self._context = np.zeros((num_envs, POOL_COUNT), dtype=np.float32)
+        self._mask = np.zeros((num_envs, actions), dtype=np.int8)
         self._planned = np.zeros(num_envs, dtype=np.int64)
         most = one._jobs + one._warm_up if one._defer else 0
         self._deferred = np.zeros((num_envs, most), dtype=np.int64)  # how often each job of a window was deferred
@@ -203,7 +203,7 @@ class ReplayVectorEnv(VectorEnv[dict[str, Array], Array, Array]):
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Array], dict[str, Any]]:
+    ) -> tuple[Any, dict[str, Any]]:
         """Opens a window in every slot; slot i draws its windows from `seed` + i."""
         if isinstance(seed, int):
             self._dice = [np_random(seed + i)[0] for i in range(self.num_envs)]
@@ -217,7 +217,7 @@ class ReplayVectorEnv(VectorEnv[dict[str, Array], Array, Array]):
         self._run(np.full(self.num_envs, -1, dtype=np.int64))
         return self._seen(), self._info()
 
-    def step(self, actions: Any) -> tuple[dict[str, Array], Array, Array, Array, dict[str, Any]]:
+    def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
         """Puts a job next in every window, or leaves one for later; what the mask does not allow counts as slot 0."""
         if self._worlds[0] is None:
             raise gymnasium.error.ResetNeeded("call reset() first")
@@ -312,7 +312,9 @@ class ReplayVectorEnv(VectorEnv[dict[str, Array], Array, Array]):
     def _reward(self, i: int) -> tuple[float, dict[str, Any]]:
         window = self._window(i)
         simulation, prepared = window.simulation, window.prepared
-        names = [SCORES[name][0] for name in self._one._rewards]
+        rewards = self._one._rewards
+        every = callable(rewards)  # a caller may look at any metric
+        names = [m.name for m in METRICS] if every else [SCORES[name][0] for name in rewards]  # type: ignore[union-attr]
         mine = some_metrics(result_of(simulation, prepared.trace, prepared.measured), names)
         if not window.baseline:
             self._one._prepared = prepared
@@ -321,8 +323,12 @@ class ReplayVectorEnv(VectorEnv[dict[str, Array], Array, Array]):
             window.baseline |= some_metrics(result_of(other, prepared.trace, prepared.measured), names)
         return gain(self._one._rewards, mine, window.baseline), {"metrics": mine, "baseline": window.baseline}
 
-    def _seen(self) -> dict[str, Array]:
-        return {"jobs": self._jobs.copy(), "pool": self._context.copy(), "mask": self._mask.copy()}
+    def _seen(self) -> Any:
+        if self._one._flat:
+            return np.concatenate(
+                [self._jobs.reshape(self.num_envs, -1), self._context, self._mask], axis=1, dtype=np.float32
+            )
+        return {"jobs": self._jobs.copy(), "pool": self._context.copy(), "action_mask": self._mask.copy()}
 
     def _info(self) -> dict[str, Any]:
         there = np.ones(self.num_envs, dtype=bool)

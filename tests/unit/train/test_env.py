@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -10,19 +10,97 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from slurm_rl.errors import InputError
-from slurm_rl.policy.features import JOB_FEATURES
+from slurm_rl.policy.features import JOB_FEATURES, POOL_FEATURES
 from tests.unit.test_decide import CLUSTER, a_workload
 
 
 def an_env(**options: object) -> gymnasium.Env[dict[str, np.ndarray], int]:
-    options = {"jobs": 80, "warm_up": 20, "window": 32, "train_share": 1.0, **options}
+    options = {"jobs": 80, "warm_up": 20, "window": 32, "train_share": 1.0, "observation": "dict", **options}
     return gymnasium.make("slurm_rl/Replay-v0", trace=a_workload(3, jobs=160), cluster=CLUSTER, **options)
 
 
-def test_gymnasium_accepts_it() -> None:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*Box.*(infinity|inf)")
-        check_env(an_env().unwrapped, skip_render_check=True)
+@pytest.mark.parametrize("observation", ["flat", "dict"])
+def test_gymnasium_accepts_it_without_a_warning(observation: str) -> None:
+    """Warnings are errors here: no infinite Box, no missing render mode."""
+    check_env(an_env(observation=observation, render_mode="rgb_array").unwrapped, skip_render_check=True)
+
+
+def test_stable_baselines_accepts_the_flat_form_without_a_warning() -> None:
+    from stable_baselines3.common.env_checker import check_env as sb3_check
+
+    sb3_check(an_env(observation="flat").unwrapped, warn=True)
+
+
+def test_a_flat_observation_holds_the_same_in_the_order_that_is_documented() -> None:
+    flat, apart = an_env(observation="flat"), an_env(observation="dict")
+    one, _ = flat.reset(seed=4)
+    other, _ = apart.reset(seed=4)
+    assert flat.observation_space.contains(one)
+    assert apart.observation_space.contains(other)
+    parts = [other["jobs"].ravel(), other["pool"], other["action_mask"]]
+    assert np.array_equal(one, np.concatenate(parts).astype(np.float32))
+    assert len(one) == 32 * len(JOB_FEATURES) + len(POOL_FEATURES) + 32
+
+
+def test_windows_are_drawn_where_jobs_queue() -> None:
+    trace = a_workload(3, jobs=160)
+    calm = replace(trace, submit_time=np.where(np.arange(160) < 60, np.arange(160) * 5000, trace.submit_time + 300_000))
+    made = {"trace": calm, "cluster": CLUSTER, "jobs": 40, "warm_up": 10, "window": 16, "train_share": 1.0}
+    begins = {}
+    for share in (0.0, 1.0):
+        env = gymnasium.make("slurm_rl/Replay-v0", contention=share, **made).unwrapped
+        dice = np.random.default_rng(1)
+        begins[share] = np.array([env._any_begin(dice) for _ in range(60)])
+    assert (begins[0.0] < 20).mean() > 0.1  # windows in which nobody waits
+    assert (begins[1.0] >= 20).all()
+    with pytest.raises(InputError, match="contention"):
+        an_env(contention=1.5)
+
+
+def test_a_reward_may_be_a_function_of_both_schedules() -> None:
+    told: list[tuple[float, float]] = []
+
+    def reward(mine: dict[str, float], theirs: dict[str, float]) -> float:
+        told.append((mine["mean_wait"], theirs["mean_wait"]))
+        return 0.25
+
+    gained, mine, theirs, _ = play(an_env(rewards=reward), "-estimate", begin=30)
+    assert gained == 0.25
+    assert told == [(mine["mean_wait"], theirs["mean_wait"])]
+
+
+def test_it_renders_as_text_and_as_a_picture() -> None:
+    text = an_env(render_mode="ansi")
+    text.reset(seed=2)
+    shown = text.render()
+    assert isinstance(shown, str)
+    assert "jobs in hand" in shown
+    assert "#" in shown
+    picture = an_env(render_mode="rgb_array")
+    picture.reset(seed=2)
+    image = picture.render()
+    assert isinstance(image, np.ndarray)
+    assert image.dtype == np.uint8
+    assert image.shape[2] == 3
+    assert len(np.unique(image.reshape(-1, 3), axis=0)) >= 3  # ground, nodes, queue
+    assert an_env().unwrapped.render() is None
+
+
+def test_masks_are_where_maskable_ppo_and_torchrl_look() -> None:
+    from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
+    from torchrl.envs import GymWrapper
+    from torchrl.envs.transforms import ActionMask, TransformedEnv
+
+    flat = an_env(observation="flat")
+    _, info = flat.reset(seed=1)
+    assert is_masking_supported(flat)
+    assert np.array_equal(get_action_masks(flat), info["action_mask"])
+    wrapped = TransformedEnv(GymWrapper(an_env(), categorical_action_encoding=True), ActionMask())
+    wrapped.set_seed(1)
+    played = wrapped.rollout(12, break_when_any_done=True)
+    masks, actions = played["action_mask"], played["action"].flatten().long()
+    assert not bool(masks.bool().all())
+    assert bool(masks.bool()[range(len(actions)), actions].all())  # only slots that hold a job were drawn
 
 
 def play(
@@ -34,8 +112,8 @@ def play(
     seen, info = env.reset(seed=0, options={"begin": begin})
     steps = 0
     while True:
-        value = np.where(seen["mask"] == 1, sign * seen["jobs"][:, feature], np.inf)
-        assert (seen["mask"] == info["action_mask"]).all()
+        value = np.where(seen["action_mask"] == 1, sign * seen["jobs"][:, feature], np.inf)
+        assert (seen["action_mask"] == info["action_mask"]).all()
         seen, reward, done, _, info = env.step(int(np.argmin(value)))
         steps += 1
         if done:
@@ -72,8 +150,6 @@ def test_unknown_rewards_and_short_traces_are_refused() -> None:
 
 
 def test_a_trace_without_queueing_says_so() -> None:
-    from dataclasses import replace
-
     calm = a_workload(3, jobs=160)
     calm = replace(calm, submit_time=np.arange(160) * 10_000)
     env = gymnasium.make(
@@ -84,9 +160,7 @@ def test_a_trace_without_queueing_says_so() -> None:
 
 
 def test_not_now_is_an_action_that_gymnasium_accepts() -> None:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*Box.*(infinity|inf)")
-        check_env(an_env(defer=2, defer_seconds=600.0).unwrapped, skip_render_check=True)
+    check_env(an_env(defer=2, defer_seconds=600.0, render_mode="ansi").unwrapped, skip_render_check=True)
 
 
 def test_an_agent_may_say_not_now_so_often_and_for_so_long_only() -> None:

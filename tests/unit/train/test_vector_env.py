@@ -17,7 +17,7 @@ SLOTS = 3
 
 def options(**more: Any) -> dict[str, Any]:
     return {"trace": a_workload(3, jobs=160), "cluster": CLUSTER, "train_share": 1.0} | {
-        "jobs": 60, "warm_up": 20, "window": 24, **more
+        "jobs": 60, "warm_up": 20, "window": 24, "observation": "dict", **more
     }  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def test_windows_that_are_kept_are_played_again_from_the_start() -> None:
         seen, _, done, _, _ = env.step(np.array([0, 3]))
         for i in np.flatnonzero(before).tolist():
             assert (seen["jobs"][i] == first["jobs"][i]).all()
-            assert (seen["mask"][i] == first["mask"][i]).all()
+            assert (seen["action_mask"][i] == first["action_mask"][i]).all()
             plays += 1
 
 
