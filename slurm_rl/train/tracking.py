@@ -49,7 +49,7 @@ class Tracker:
             return None
         from torch.utils.tensorboard import SummaryWriter
 
-        return SummaryWriter(str(self.directory / BOARD))  # type: ignore[no-untyped-call]
+        return SummaryWriter(str(self.directory / BOARD))
 
     def _start_wandb(self, settings: Mapping[str, Any] | None) -> Any:
         wandb = importlib.import_module("wandb")

@@ -26,6 +26,7 @@ def test_gymnasium_accepts_it_without_a_warning(observation: str) -> None:
 
 
 def test_stable_baselines_accepts_the_flat_form_without_a_warning() -> None:
+    pytest.importorskip("stable_baselines3")
     from stable_baselines3.common.env_checker import check_env as sb3_check
 
     sb3_check(an_env(observation="flat").unwrapped, warn=True)
@@ -87,6 +88,7 @@ def test_it_renders_as_text_and_as_a_picture() -> None:
 
 
 def test_masks_are_where_maskable_ppo_and_torchrl_look() -> None:
+    pytest.importorskip("sb3_contrib")
     from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
     from torchrl.envs import GymWrapper
     from torchrl.envs.transforms import ActionMask, TransformedEnv
