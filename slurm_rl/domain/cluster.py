@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from slurm_rl.errors import InputError
+from slurm_rl.errors import InputError, unknown_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,9 @@ KNOWN_GPUS = {
 }
 _NODE_WATTS_IDLE = 150.0  # a dual-socket server without its GPUs
 _NODE_WATTS_BUSY = 450.0
+MOST_NODES = 1_000_000  # larger than any site; each is a row of several tables
+_KEYS = {"count", "gpu_type", "gpus", "cpus", "mem_gb", "partition", "speed", "watts_idle", "watts_busy"}
+_REMARKS = {"note", "comment", "name"}  # for people
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +157,19 @@ def read_cluster(path: str | Path) -> Cluster:
     if not isinstance(rows, list) or not rows:
         raise InputError("must be a non-empty JSON list of node classes", file=str(path))
     name = path.name.removesuffix(".json").removesuffix(".cluster")
-    return Cluster(name, tuple(_node_class(row, f"node class {i}", str(path)) for i, row in enumerate(rows, 1)))
+    cluster = Cluster(name, tuple(_node_class(row, f"node class {i}", str(path)) for i, row in enumerate(rows, 1)))
+    if cluster.nodes > MOST_NODES:
+        raise InputError(f"has {cluster.nodes:,} nodes, expected {MOST_NODES:,} at most", file=str(path))
+    return cluster
 
 
 def _node_class(row: object, where: str, file: str) -> NodeClass:
     if not isinstance(row, dict):
         raise InputError(f"{where}: must be an object, got {row!r}", file=file)
+
+    for key in row.keys() - _KEYS - _REMARKS:
+        unknown = unknown_name("key", str(key), _KEYS)
+        raise InputError(f"{where}: {unknown.message}", file=file, remedy=unknown.remedy)
 
     def number(key: str, low: float, blank: float | None) -> float | None:
         value = row.get(key, "")

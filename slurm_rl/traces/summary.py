@@ -29,6 +29,7 @@ def describe(trace: Trace, cluster: Cluster | None = None) -> dict[str, object]:
         "gpu_types": _counts(trace.gpu_type),
         "states": _counts(trace.status),
         "sizes": _sizes(trace.num_gpus),
+        "largest": _largest(trace),
         "run_time": quantiles(trace.run_time.astype(np.float64)),
         "time_limits_known": int(known.sum()),
         "limit_used": quantiles(trace.run_time[known] / trace.time_limit[known]),
@@ -66,8 +67,23 @@ def quantiles(values: Floats) -> dict[str, float] | None:
     if not len(values):
         return None
     marks = np.quantile(values, (0.1, 0.5, 0.9, 0.99))
-    named = dict(zip(("p10", "p50", "p90", "p99"), marks.tolist(), strict=True))
-    return {k: round(v, 4) for k, v in {"mean": float(values.mean()), **named, "max": float(values.max())}.items()}
+    p10, p50, p90, p99 = marks.tolist()
+    # A narrow line shows the first five.
+    named = {"p50": p50, "p90": p90, "p99": p99, "max": float(values.max()), "p10": p10}
+    return {k: round(v, 4) for k, v in {"mean": float(values.mean()), **named}.items()}
+
+
+def _largest(trace: Trace) -> dict[str, float]:
+    """The most that any job asks for, where it is known."""
+    asked: dict[str, Floats] = {
+        "gpus": trace.num_gpus,
+        "nodes": trace.num_nodes.astype(np.float64),
+        "cpus": trace.cpus,
+        "mem_gb": trace.mem_gb,
+        "time_limit": trace.time_limit.astype(np.float64),
+    }
+    known = {name: values[values > 0] for name, values in asked.items()}  # blank is NaN, or -1
+    return {name: float(values.max()) for name, values in known.items() if len(values)}
 
 
 def _used(labels: Labels) -> int:

@@ -39,6 +39,35 @@ class TestInfo:
         assert max(map(len, out.splitlines())) <= 100
         assert "1 row: submit_time is not a number (lines 61): left out" in out
 
+    def test_the_largest_job_and_the_longest_are_shown(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
+        rows = "job_id,submit_time,run_time,num_gpus,num_nodes,cpus\n" + "".join(
+            f"{i},{i},{123456 + 1000 * i},{i % 9},{1 + i % 3},\n" for i in range(100)
+        )
+        trace = a_file(tmp_path, "t.csv", rows)
+        value = json.loads(run(capsys, "info", trace, "--json")[1])
+        assert value["largest"] == {"gpus": 8.0, "nodes": 3.0}
+        _, out, _ = run(capsys, "info", trace)
+        assert "max 222,456" in out
+        assert "gpus 8, nodes 3" in out
+
+    def test_a_misspelt_key_and_too_many_nodes_are_named(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
+        trace = a_trace(tmp_path)
+        for row, said in (
+            (
+                '{"count": 2, "gpu_typ": "V100", "gpus": 4}',
+                "node class 2: unknown key 'gpu_typ' (did you mean 'gpu_type'?)",
+            ),
+            ('{"count": 100000000, "gpus": 4}', "has 100,000,001 nodes, expected 1,000,000 at most"),
+        ):
+            cluster = a_file(tmp_path, "c.json", f'[{{"count": 1, "note": "old"}}, {row}]')
+            code, out, _ = run(capsys, "info", trace, "--cluster", cluster, "--json")
+            assert code == 2
+            assert said in json.loads(out)["error"]["message"]
+
     def test_errors_are_json_too(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         code, out, _ = run(capsys, "info", a_file(tmp_path, "x.txt", "hello"), "--json")
         assert code == 2
