@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
@@ -17,11 +19,28 @@ from slurm_rl.lab import requirements, roots
 
 INSTALLED = "installed"
 # For newer Pythons torch is a CUDA build of 6 GB: `make pythons` goes without it, and without the tests that need it.
-if sys.version_info >= (3, 13) and importlib.util.find_spec("torch") is None:
+WITHOUT_TORCH = sys.version_info >= (3, 13) and importlib.util.find_spec("torch") is None
+if WITHOUT_TORCH:  # some of them import it in a test
     collect_ignore = ["unit/evaluate/test_fit.py", "unit/train/test_network.py", "unit/train/test_ppo.py"]
     collect_ignore += ["unit/live/test_pressure.py", "unit/grow", "property/test_grow_properties.py"]
     collect_ignore += ["unit/train/test_trainer.py", "unit/train/test_algorithms.py", "unit/train/test_tracking.py"]
     collect_ignore += ["unit/api/test_examples.py"]
+
+
+class _ModuleWithoutTorch(pytest.Module):
+    """Skips a file of tests that cannot be imported for want of torch; other errors stay errors."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        try:
+            return super().collect()
+        except self.CollectError as error:
+            if "No module named 'torch'" in str(error):
+                pytest.skip("needs torch", allow_module_level=True)
+            raise
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    return _ModuleWithoutTorch.from_parent(parent, path=module_path) if WITHOUT_TORCH else None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
