@@ -57,7 +57,7 @@ bench: venv      ## speed, as ratios against peers in one run
 	$(BIN)/python -m pytest -q -s -m perf tests/perf
 
 soak: venv system ## long integration runs
-	$(BIN)/python -m pytest -q -m soak tests/integration tests/unit/telemetry tests/unit/grow
+	$(BIN)/python -m pytest -q -m soak tests/integration tests/unit/telemetry
 
 clean:
 	rm -rf $(VENV) out dist .mypy_cache .ruff_cache .pytest_cache

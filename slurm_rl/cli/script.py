@@ -28,7 +28,9 @@ def run_script(
             "SLURM_RL_GROW_LOG": str(log),
             "SLURM_RL_GROW_POLICY": policy,
         }
-        process = subprocess.Popen([sys.executable, str(script), *args], env=env, stdout=2 if quiet else None)
+        # A warning before the script listens, while it still imports torch, must not end it.
+        words = ["/bin/sh", "-c", 'trap "" USR1; exec "$@"', "sh", sys.executable, str(script), *args]
+        process = subprocess.Popen(words, env=env, stdout=2 if quiet else None)
         schedule = [(budget, signal.SIGTERM), (budget + _GRACE, signal.SIGKILL)]
         if 0 < warn < budget:
             schedule.insert(0, (budget - warn, signal.SIGUSR1))

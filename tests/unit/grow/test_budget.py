@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_rl.cli.script import run_script
 from slurm_rl.errors import InputError, SlurmError
 from slurm_rl.grow import Budget
 from slurm_rl.grow import budget as module
@@ -145,3 +146,11 @@ budget, late = Budget(60), Late()
 budget.listen()
 """
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == code
+
+
+def test_a_warning_before_a_script_listens_does_not_end_it(tmp_path: Path) -> None:
+    script = tmp_path / "slow.py"
+    script.write_text("import time; time.sleep(1.5)")
+    said = run_script(script, [], budget=60.0, warn=59.9, policy="never", quiet=True)
+    assert said["exit_code"] == 0
+    assert said["seconds"] >= 1.5

@@ -234,9 +234,8 @@ def test_attention_takes_masks_and_gives_weights_like_the_layer_it_replaced() ->
     torch.testing.assert_close(wide.attn(y[0], y[0], y[0])[0], model.attn(y[0], y[0], y[0])[0])
 
 
-@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.soak)])
-def test_a_compiled_model_grows_and_is_compiled_again(backend: str) -> None:
-    net = torch.compile(a_net(4, 3, 2), backend=backend)
+def test_a_compiled_model_grows_and_is_compiled_again() -> None:
+    net = torch.compile(a_net(4, 3, 2), backend="eager")
     x = torch.randn(6, 4)
     before = net(x)
     optimizer = torch.optim.Adam(net.parameters())
