@@ -51,10 +51,10 @@ def decide(
     """Orders the pending jobs and says which of them can start now, and where.
 
     `scores` replaces the policy's own, one for each pending job: the way of policies that kernels do not know. If they
-    are not all finite, or say nothing about several jobs, Slurm's own order (multifactor) stands, and the plan says so.
+    do not pass the gate (`usable`), Slurm's own order (multifactor) stands, and the plan says so.
     """
     rule, placer = RULES[backfill], PLACEMENTS[placement]
-    fallback = scores is not None and not _usable(scores)
+    fallback = scores is not None and not usable(scores, snapshot, snapshot.pending)
     name = policy.name
     policy = _as_scored(policy, given=scores is not None, fallback=fallback)
     world = _linked(snapshot, policy, rule, placer, guardrails or Guardrails(), weights)
@@ -148,9 +148,14 @@ def _linked(
     return world
 
 
-def _usable(scores: Array) -> bool:
-    """The output gate: finite, and not the same for all."""
-    return bool(np.isfinite(scores).all()) and (len(scores) < 2 or bool(np.ptp(scores) > 0))
+def usable(scores: Array, snapshot: Snapshot, jobs: Array) -> bool:
+    """The one output gate: a finite score for each of these jobs, and not the same for jobs that are not alike."""
+    if scores.shape != jobs.shape or not np.isfinite(scores).all():
+        return False
+    if len(scores) < 2 or float(np.ptp(scores)) > 0.0:
+        return True
+    rows = snapshot.world["jobs"][jobs]
+    return all(len(np.unique(rows[name])) == 1 for name in ("limit", "request"))
 
 
 def _make_scratch(world: World) -> None:

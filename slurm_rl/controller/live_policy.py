@@ -1,4 +1,4 @@
-"""The policy of the live side: a name becomes what `decide` takes; what a policy says passes the output gate first."""
+"""The policy of the live side: from a name to what `decide` takes; what it says passes the output gate first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from slurm_rl.controller.outside import scorer
 from slurm_rl.controller.promote import CURRENT, Promotions
-from slurm_rl.decide import Guardrails, decide, ready_to_order
+from slurm_rl.decide import Guardrails, decide, ready_to_order, usable
 from slurm_rl.domain.snapshot import Plan, Snapshot
 from slurm_rl.errors import InputError
 from slurm_rl.kernel.arrays import Array
@@ -56,11 +56,7 @@ class LivePolicy:
 
         Unusable is what is not finite, does not fit the queue, or is the same for jobs that are not alike.
         """
-        scores = None
-        if self.score is not None:
-            scores = self.score(snapshot)
-            if scores.shape != snapshot.pending.shape:
-                scores = _nothing(snapshot)
+        scores = self.score(snapshot) if self.score is not None else None
         options: dict[str, Any] = {"guardrails": guardrails, "weights": weights}
         options |= {"placement": placement, "planner": planner}
         try:
@@ -70,7 +66,7 @@ class LivePolicy:
                 raise
             return decide(snapshot, self.spec, scores=_nothing(snapshot), **options)  # a formula that raises
         gated = self.spec.code == LEARNED or not self.spec.ours
-        if gated and scores is None and not _usable(plan, snapshot):
+        if gated and scores is None and not _said_something(plan, snapshot):
             plan = decide(snapshot, self.spec, scores=_nothing(snapshot), **options)
         return plan
 
@@ -87,15 +83,11 @@ def _nothing(snapshot: Snapshot) -> Array:
     return np.full(len(snapshot.pending), np.nan)
 
 
-def _usable(plan: Plan, snapshot: Snapshot) -> bool:
-    """The output gate for scores that a kernel has computed."""
-    scores = np.array([r.score for r in plan.reasons if not r.promoted])
-    if not np.isfinite(scores).all():
-        return False
-    if len(scores) < 2 or float(np.ptp(scores)) > 0.0:
-        return True
-    jobs = snapshot.world["jobs"][snapshot.pending]
-    return all(len(np.unique(jobs[name])) == 1 for name in ("limit", "request"))
+def _said_something(plan: Plan, snapshot: Snapshot) -> bool:
+    """Whether scores that a kernel has computed pass the gate; who goes first by a guardrail has none."""
+    counted = [(r.score, j) for r, j in zip(plan.reasons, plan.order, strict=True) if not r.promoted]
+    scores, jobs = np.array([s for s, _ in counted]), np.array([j for _, j in counted], dtype=np.int64)
+    return usable(scores, snapshot, jobs)
 
 
 def load_policy(name: str, state_dir: Path | None = None) -> LivePolicy:
