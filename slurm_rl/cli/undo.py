@@ -50,7 +50,8 @@ def _undo(config: Path | None, everything: bool, after_stop: bool, force: bool, 
     from slurm_rl.config import load
     from slurm_rl.controller.undo import Undone
     from slurm_rl.controller.undo import undo as take_back
-    from slurm_rl.obs.journal import JournalError, open_anyhow
+    from slurm_rl.obs.journal import JournalError
+    from slurm_rl.obs.journal_copy import open_anyhow
     from slurm_rl.slurm.cli import CliClient
 
     settings = load(config).config

@@ -35,7 +35,8 @@ from slurm_rl.decide import Guardrails
 from slurm_rl.domain.snapshot import Plan
 from slurm_rl.errors import EnvironmentMissing, SlurmRlError
 from slurm_rl.kernel.arrays import Array
-from slurm_rl.obs.journal import Change, Journal, JournalError, LostLease, own_name
+from slurm_rl.obs.journal import Change, Journal, JournalError, LostLease
+from slurm_rl.obs.lease_holder import own_name
 from slurm_rl.obs.metrics import Metrics
 from slurm_rl.place.plan import Planner, PlannerSettings
 from slurm_rl.place.problem import parse_weights

@@ -11,7 +11,8 @@ from slurm_rl.controller.ours import shown
 from slurm_rl.controller.writers.catalogue import WRITERS
 from slurm_rl.controller.writers.clear_factors import PAUSE
 from slurm_rl.controller.writers.protocol import TakeBack
-from slurm_rl.obs.journal import Journal, JournalError, own_name
+from slurm_rl.obs.journal import Journal, JournalError
+from slurm_rl.obs.lease_holder import own_name
 from slurm_rl.slurm.client import SlurmClient
 from slurm_rl.slurm.model import SlurmJob
 

@@ -2,70 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import socket
 import sqlite3
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_rl.errors import SlurmRlError
 from slurm_rl.obs.advice import AdviceLog
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS tick (
-  id INTEGER PRIMARY KEY, time REAL NOT NULL, mode TEXT NOT NULL, policy TEXT NOT NULL, model TEXT NOT NULL,
-  pending INTEGER NOT NULL, wanted INTEGER NOT NULL, note TEXT NOT NULL DEFAULT '');
-CREATE TABLE IF NOT EXISTS change (
-  id INTEGER PRIMARY KEY, tick INTEGER NOT NULL, time REAL NOT NULL, token INTEGER NOT NULL, job_id INTEGER NOT NULL,
-  submit_time INTEGER NOT NULL, old INTEGER, new INTEGER NOT NULL, reason TEXT NOT NULL, status TEXT NOT NULL);
-CREATE INDEX IF NOT EXISTS change_job ON change (job_id, submit_time);
-CREATE INDEX IF NOT EXISTS change_time ON change (time);
-CREATE TABLE IF NOT EXISTS touched (
-  job_id INTEGER NOT NULL, submit_time INTEGER NOT NULL, value INTEGER NOT NULL, time REAL NOT NULL,
-  PRIMARY KEY (job_id, submit_time)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS lease (
-  one INTEGER PRIMARY KEY CHECK (one = 1), token INTEGER NOT NULL, holder TEXT NOT NULL, expires REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS promotion (
-  id INTEGER PRIMARY KEY, time REAL NOT NULL, action TEXT NOT NULL, model TEXT NOT NULL, hash TEXT NOT NULL,
-  who TEXT NOT NULL, gate TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS command (id INTEGER PRIMARY KEY, time REAL NOT NULL, mode TEXT NOT NULL, who TEXT NOT NULL);
-INSERT OR IGNORE INTO lease VALUES (1, 0, '', 0);
-"""
-_STEERED = """
-CREATE TABLE IF NOT EXISTS steered (
-  job_id INTEGER NOT NULL, submit_time INTEGER NOT NULL, field TEXT NOT NULL, value TEXT NOT NULL, own TEXT NOT NULL,
-  time REAL NOT NULL, PRIMARY KEY (job_id, submit_time)) WITHOUT ROWID;
-"""
-_DEFERRED = """
-CREATE TABLE IF NOT EXISTS deferred (
-  job_id INTEGER NOT NULL, submit_time INTEGER NOT NULL, written INTEGER NOT NULL, lifted INTEGER NOT NULL,
-  own INTEGER NOT NULL, due INTEGER NOT NULL, awaits TEXT NOT NULL, times INTEGER NOT NULL, settled INTEGER NOT NULL,
-  time REAL NOT NULL, PRIMARY KEY (job_id, submit_time)) WITHOUT ROWID;
-"""
-_WOULD_DEFER = """
-CREATE TABLE IF NOT EXISTS would_defer (
-  id INTEGER PRIMARY KEY, tick INTEGER NOT NULL, time REAL NOT NULL, job_id INTEGER NOT NULL,
-  submit_time INTEGER NOT NULL, until INTEGER NOT NULL, awaits TEXT NOT NULL);
-"""
-
-
-_WATCHED = """
-CREATE TABLE IF NOT EXISTS watched (
-  job_id INTEGER NOT NULL, submit_time INTEGER NOT NULL, value INTEGER NOT NULL, confirmed INTEGER NOT NULL,
-  time REAL NOT NULL, PRIMARY KEY (job_id, submit_time)) WITHOUT ROWID;
-"""
-_TABLES = (  # made in one transaction each; a journal of an older version lacks the last ones
-    ("promotion", _SCHEMA),
-    ("steered", _STEERED),
-    ("deferred", _DEFERRED),
-    ("would_defer", _WOULD_DEFER),
-    ("watched", _WATCHED),
-)
+from slurm_rl.obs.journal_tables import TABLES
+from slurm_rl.obs.lease_holder import is_gone
 
 Key = tuple[int, int]  # job id, submit time
 
@@ -124,25 +71,6 @@ class Deferred:
         return not self.lifted and self.written > now
 
 
-def own_name() -> str:
-    """Who we are in a lease: host, process, and when that process began (numbers of processes are reused)."""
-    return f"{socket.gethostname()}/{os.getpid()}/{_began(os.getpid())}"
-
-
-def _began(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""
-
-
-def _gone(holder: str) -> bool:
-    """Whether the holder was a process of this machine that has ended; of another machine's nothing is known."""
-    host, _, rest = holder.partition("/")
-    pid, _, began = rest.partition("/")
-    return host == socket.gethostname() and pid.isdecimal() and _began(int(pid)) != began
-
-
 class Journal:
     """One SQLite file in WAL mode; a Journal may be shared by threads."""
 
@@ -159,7 +87,7 @@ class Journal:
                 self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
                 # Only if something is missing: a journal on a full disk must still open, for undo.
                 known = {row[0] for row in self._db.execute("SELECT name FROM sqlite_master")}
-                for name, script in _TABLES:
+                for name, script in TABLES:
                     if name not in known:
                         self._db.executescript(f"BEGIN IMMEDIATE; {script} COMMIT;")
             except BaseException:
@@ -209,7 +137,7 @@ class Journal:
             if old == holder and not force:  # perhaps expired, but nobody led meanwhile
                 db.execute("UPDATE lease SET expires = ?", (now + seconds,))
                 return int(token)
-            if old and old != holder and expires > now and not _gone(old) and not force:
+            if old and old != holder and expires > now and not is_gone(old) and not force:
                 return None
             db.execute("UPDATE lease SET token = ?, holder = ?, expires = ?", (token + 1, holder, now + seconds))
             return int(token) + 1
@@ -217,7 +145,7 @@ class Journal:
     def leader(self, now: float) -> str | None:
         """Who holds the lease and lives."""
         ((holder, expires),) = self._rows("SELECT holder, expires FROM lease")
-        alive = holder and float(expires) > now and not _gone(str(holder))
+        alive = holder and float(expires) > now and not is_gone(str(holder))
         return str(holder) if alive else None
 
     def release(self, token: int) -> None:
@@ -483,36 +411,3 @@ def _insert(
         row = db.execute(query, (tick, now, token, c.job_id, c.submit_time, c.old, c.new, c.reason, status))
         numbers.append(int(row.lastrowid or 0))
     return numbers
-
-
-def open_anyhow(path: Path, stack: ExitStack, *, empty: bool = False) -> tuple[Journal, str]:
-    """The journal for an undo, closed with the stack: itself, else a copy in memory, else (if allowed) an empty one.
-
-    The second value says why it is not the journal itself. A copy is read as SQLite would have read it, with what was
-    not yet checkpointed; what is written to it is lost.
-    """
-    problem = ""
-    if path.exists():
-        try:
-            return stack.enter_context(Journal(path)), ""
-        except JournalError as error:
-            problem = str(error)
-    memory = Path("/dev/shm")  # noqa: S108  (a directory of our own is made in it)
-    directory = stack.enter_context(
-        tempfile.TemporaryDirectory(prefix="slurm-rl-", dir=memory if os.access(memory, os.W_OK) else None)
-    )
-    copy = Path(directory) / path.name
-    if path.exists():
-        try:
-            for suffix in ("", "-wal"):
-                if (source := path.with_name(path.name + suffix)).exists():
-                    shutil.copyfile(source, copy.with_name(copy.name + suffix))
-            if (advice := path.with_suffix(".advice")).exists():
-                shutil.copyfile(advice, copy.with_suffix(".advice"))
-            journal = stack.enter_context(Journal(copy))
-            journal.touched()
-            return journal, f"{problem}: read from a copy; a running service cannot be told, stop it first"
-        except (OSError, JournalError) as error:
-            if not empty:
-                raise JournalError(problem) from error
-    return stack.enter_context(Journal(Path(directory) / "empty.sqlite")), problem and f"{problem}: not used"

@@ -15,7 +15,8 @@ import pytest
 from slurm_rl.config import Config
 from slurm_rl.controller.tick import _planner
 from slurm_rl.errors import EnvironmentMissing
-from slurm_rl.obs.journal import Change, Journal, own_name
+from slurm_rl.obs.journal import Change, Journal
+from slurm_rl.obs.lease_holder import own_name
 
 HEAVY = ("numba", "numpy", "pandas", "torch", "scipy", "typer", "pydantic", "fastapi", "uvicorn", "mip", "pyslurm")
 _RUN = """
@@ -174,7 +175,8 @@ def test_after_a_stop_of_the_leader_itself_everything_is_taken_back(site: Path) 
 _LEADS = """
 import sys, time
 from pathlib import Path
-from slurm_rl.obs.journal import Journal, own_name
+from slurm_rl.obs.journal import Journal
+from slurm_rl.obs.lease_holder import own_name
 with Journal(Path(sys.argv[1])) as journal:
     print(journal.acquire(own_name(), time.time(), 60))
 """
