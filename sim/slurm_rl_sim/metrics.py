@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from slurm_rl.kernel.arrays import UNLIMITED, Array
+from slurm_rl.kernel.build import Workload
 from slurm_rl.kernel.jit import kernel
 from slurm_rl_sim import state as st
 from slurm_rl_sim.result import Result
@@ -206,8 +207,7 @@ def _cluster(result: Result, picked: Array) -> dict[str, Value]:
     on_gpus = bool(gpus.sum() > 0)
     capacity = gpus if on_gpus else np.where(nodes["cpu"] >= UNLIMITED, 0, nodes["cpu"]).astype(np.float64)
     job, node, units = result.entries()
-    per_unit = _per_unit(result, on_gpus)
-    amount = units * per_unit[wl.jobs["request"][job]]
+    amount = units * per_unit(wl, on_gpus)[wl.jobs["request"][job]]
     begin, end = np.clip(result.start[job], first, last), np.clip(result.end[job], first, last)
     busy = np.bincount(node, weights=amount * (end - begin), minlength=len(nodes))  # amount-seconds of each node
     total = capacity.sum() * span
@@ -230,9 +230,9 @@ def _cluster(result: Result, picked: Array) -> dict[str, Value]:
     }
 
 
-def _per_unit(result: Result, on_gpus: bool) -> Array:
+def per_unit(workload: Workload, on_gpus: bool) -> Array:
     """GPUs (or, without any, CPUs) of one unit of each request."""
-    requests = result.workload.requests
+    requests = workload.requests
     return requests["gpu"] + requests["share"] / 1000.0 if on_gpus else requests["cpu"].astype(np.float64)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from slurm_rl.domain.jsonfile import read_json
 from slurm_rl.errors import InputError, unknown_name
 
 
@@ -148,12 +149,7 @@ def node_classes(
 def read_cluster(path: str | Path) -> Cluster:
     """Reads a cluster file: a JSON list of `{count,gpu_type,gpus,cpus,mem_gb,partition}` and optional figures."""
     path = Path(path)
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError("no such cluster file", file=str(path), remedy="give --cluster FILE.json") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"not readable as JSON: {error}", file=str(path)) from None
+    rows = read_json(path, "no such cluster file", "give --cluster FILE.json")
     if not isinstance(rows, list) or not rows:
         raise InputError("must be a non-empty JSON list of node classes", file=str(path))
     name = path.name.removesuffix(".json").removesuffix(".cluster")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from slurm_rl.domain.cluster import published_speed
+from slurm_rl.domain.jsonfile import read_json
 from slurm_rl.domain.pairs import parse_pairs
 from slurm_rl.errors import InputError
 
@@ -55,12 +55,7 @@ def parse_speeds(text: str, field: str = "speeds") -> dict[str, float]:
 
 def read_speeds(path: Path) -> SpeedMatrix:
     """A matrix from JSON: `{"types": {"T4": 0.45}, "classes": [{"user": "ann", "name": "bert", "T4": 0.3}]}`."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError("no such file", file=str(path), remedy="give types as TYPE=SPEED,… instead") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"not readable as JSON: {error}", file=str(path)) from None
+    value = read_json(path, "no such file", "give types as TYPE=SPEED,… instead")
     if not isinstance(value, dict) or not set(value) <= {"types", "classes"}:
         raise InputError('must be an object with "types" and "classes"', file=str(path))
     types = _speeds(value.get("types", {}), "types", path)

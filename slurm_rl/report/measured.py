@@ -11,6 +11,7 @@ from slurm_rl.report.charts import Series
 from slurm_rl.report.inputs import ReportedRun, ReportedTrace
 from slurm_rl.report.series import Grid
 from slurm_rl.report.text import plural
+from slurm_rl_sim.metrics import per_unit
 
 SLICES = 168  # of time, in the heat map and for queues
 SMOOTH = 56  # of time, where days go up and down under every policy alike
@@ -33,10 +34,7 @@ class Comparison:
         cpus = np.where(nodes["cpu"] >= UNLIMITED, 0, nodes["cpu"]).astype(np.float64)
         self.capacity: Array = nodes["gpu"].astype(np.float64) if self.on_gpus else cpus
         self.resource = "GPUs" if self.on_gpus else "CPUs"
-        requests = self.workload.requests
-        self.per_unit: Array = (
-            requests["gpu"] + requests["share"] / 1000.0 if self.on_gpus else requests["cpu"].astype(np.float64)
-        )
+        self.per_unit: Array = per_unit(self.workload, self.on_gpus)
 
     def amounts(self, run: ReportedRun) -> tuple[Array, Array, Array]:
         """Pieces of jobs on nodes: (job, node, GPUs or CPUs held)."""
