@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from slurm_rl.errors import InputError
 from slurm_rl.traces.limits import with_time_limits
 from slurm_rl.traces.native import write_native
-from slurm_rl.traces.read import read_trace
+from slurm_rl.traces.read import FORMATS, read_trace
 from slurm_rl.traces.swf import write_swf
 from slurm_rl.traces.trace import COLUMN_FIELDS, Labels, Trace, make_trace
 
@@ -151,6 +151,15 @@ SAMPLES = {
     "700500000,,11,0,4,4,uA,2,9,0.25,0.1,0.001,0\n",
     "arrivals": "arrival_time,runtime,gpus,priority\n" + "0.5,10.4,2,1\n" * 3,
 }
+
+
+def test_every_format_is_documented_and_has_a_sample() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
+    rows = guide[guide.index("| `--format`") :].partition("\n\n")[0].splitlines()[2:]
+    assert [row.split("`")[1] for row in rows] == list(FORMATS)
+    assert set(SAMPLES) == set(FORMATS)
+
+
 BITS = [
     b'"',
     b",",
