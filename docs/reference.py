@@ -80,7 +80,7 @@ def _configuration() -> str:
         if "choices" in rules:
             bounds = f" One of {', '.join(rules['choices'])}."
         elif "low" in rules:
-            bounds = f" From {rules['low']:g} to {rules['high']:g}."
+            bounds = f" From {rules['low']:,} to {rules['high']:,}."
         parts += [f"### {option.name}", "", f"Default: `{as_toml(option.default)}`.{bounds} {rules['doc']}", ""]
     return "\n".join(parts)
 
