@@ -42,7 +42,7 @@ def test_the_exported_names_are_pinned() -> None:
 
 
 def test_an_import_loads_nothing_heavy() -> None:
-    """What takes time is loaded on first use: the bar of 0.3 s is measured by tests/perf."""
+    """What takes time is loaded on first use."""
     heavy = "numba numpy pandas torch gymnasium scipy".split()
     code = f"import sys, slurm_rl; print([m for m in {heavy} if m in sys.modules])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
