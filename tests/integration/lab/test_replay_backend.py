@@ -8,7 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,18 @@ def test_a_policy_of_ours_orders_the_real_queue(trace: Callable[..., Path], tmpd
     assert waited == ["5", "6", "4", "2", "3"]  # by limit, not by submission
 
 
+@contextmanager
+def started(command: list[str], **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """A running command that takes SIGINT, which programs in the background ignore, and ends with the test."""
+    words = ["env", "--default-signal=INT", *command]
+    running = subprocess.Popen(words, env=os.environ | variables, stderr=subprocess.PIPE, text=True)
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.communicate()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_on_a_real_cluster_it_leaves_no_job(
     trace: Callable[..., Path], start_lab: StartLab, number: int
@@ -122,7 +135,7 @@ def test_interrupted_on_a_real_cluster_it_leaves_no_job(
     assert refused.returncode != 0
     assert "--confirm" in refused.stderr
     assert site.run("squeue", "-h").strip() == ""
-    with subprocess.Popen([*command, "--confirm"], stderr=subprocess.PIPE, text=True) as running:
+    with started([*command, "--confirm"]) as running:
         wait_until(lambda: len(site.run("squeue", "-h").splitlines()) > 4, "jobs are there")
         running.send_signal(number)
         assert "interrupted" in running.communicate(timeout=60)[1]
@@ -133,8 +146,7 @@ def test_interrupted_on_a_real_cluster_it_leaves_no_job(
 def test_interrupted_on_its_own_lab_it_leaves_nothing(trace: Callable[..., Path], tmpdir: Path) -> None:
     path = trace([(0, 30000, 60000, 4, "u") for _ in range(20)])
     command = [*PROGRAM, str(path), "--backend", "slurm", "--clock", "60"]
-    env = os.environ | {"TMPDIR": str(tmpdir)}
-    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as running:
+    with started(command, TMPDIR=str(tmpdir)) as running:
         wait_until(lambda: bool(processes_with(f"{tmpdir}/")) and _running(tmpdir), "its jobs run")
         running.send_signal(signal.SIGINT)
         running.communicate(timeout=60)
