@@ -107,7 +107,7 @@ def test_the_command_tells_table_json_and_page(tmp_path: Path) -> None:
     command += ["--cluster", str(RECORDED / "cluster.json"), *(f"--recorded={p}" for p in paths)]
     page = tmp_path / "page.html"
     said = subprocess.check_output([*command, "--report", str(page)], text=True)
-    assert max(map(len, said.splitlines())) <= 80
+    assert max(len(line) for line in said.splitlines() if not line.startswith("report: ")) <= 80
     assert "real against real" in said
     text = page.read_text()
     assert text.count("<svg") == 2
