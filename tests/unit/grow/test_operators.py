@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -234,8 +237,17 @@ def test_attention_takes_masks_and_gives_weights_like_the_layer_it_replaced() ->
     torch.testing.assert_close(wide.attn(y[0], y[0], y[0])[0], model.attn(y[0], y[0], y[0])[0])
 
 
-def test_a_compiled_model_grows_and_is_compiled_again() -> None:
-    net = torch.compile(a_net(4, 3, 2), backend="eager")
+@pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")  # torch's own, when it loads inductor
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_a_compiled_model_grows_and_is_compiled_again(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if backend == "inductor":
+        if shutil.which("g++") is None:
+            (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("inductor needs g++")
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+        monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")  # in this process: no workers stay behind
+    net = torch.compile(a_net(4, 3, 2), backend=backend)
     x = torch.randn(6, 4)
     before = net(x)
     optimizer = torch.optim.Adam(net.parameters())
