@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "retrain": ("slurm_rl.cli.retrain", "learn from the site's own history and write a candidate model"),
     "grow": ("slurm_rl.cli.grow", "study networks that grow while they train, and run a script under a time budget"),
     "study": ("slurm_rl.cli.study", "make the tables of the guides from public traces"),
+    "bench": ("slurm_rl.cli.bench", "compare schedulers, agents and placements in suites of paired runs"),
     "traces": ("slurm_rl.cli.traces", "inspect, convert, generate and perturb traces"),
     "lab": ("slurm_rl.cli.lab", "start a private, real Slurm with fake GPUs on this machine"),
     "doctor": ("slurm_rl.cli.doctor", "check a Slurm site and say what to change, and why"),

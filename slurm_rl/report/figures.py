@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from slurm_rl.report import contenders, theme
@@ -26,8 +26,13 @@ def write_figures(prepared: ReportedTrace, runs: Sequence[ReportedRun], director
     measured = Comparison(prepared, runs)
     looks = theme.looks(runs)
     charts = all_charts(measured, contenders.baseline(runs))
-    directory.mkdir(parents=True, exist_ok=True)
     drawn = {chart.id: standalone(chart, looks) for chart in charts}
+    return write_drawings(drawn, directory)
+
+
+def write_drawings(drawn: Mapping[str, tuple[str, float, float]], directory: Path) -> tuple[list[Path], str]:
+    """Writes drawings (SVG text, width, height) by name, as SVG and PNG: (files, why PNGs lack, or "")."""
+    directory.mkdir(parents=True, exist_ok=True)
     written = []
     for name, (text, _, _) in drawn.items():
         written.append(_write(directory / f"{name}.svg", text.encode("utf-8")))
@@ -60,7 +65,7 @@ def standalone(chart: Chart | Heat, looks: list[theme.Look]) -> tuple[str, float
     titled = any(p.name for p in panels)
     step = tall + (22 if titled else 0) + _GAP
     width = 2 * _MARGIN + columns * wide + (columns - 1) * _GAP
-    legend, top = ("", 48.0) if isinstance(chart, Heat) else _legend(looks, width)
+    shown, top = ("", 48.0) if isinstance(chart, Heat) else legend(looks, width)
     rows = -(-len(panels) // columns)
     height = top + rows * step + _MARGIN - _GAP
     parts = [
@@ -69,7 +74,7 @@ def standalone(chart: Chart | Heat, looks: list[theme.Look]) -> tuple[str, float
         f"<style>svg{{{theme.variables(looks, dark=False)}}}{theme.classes(looks)}{template_text('chart.css')}</style>",
         f'<rect width="{width:g}" height="{height:g}" fill="var(--card)"/>',
         f'<text class="title" x="{_MARGIN:g}" y="32">{text_of(chart.title)}</text>',
-        legend,
+        shown,
     ]
     for i, panel in enumerate(panels):
         x, y = _MARGIN + i % columns * (wide + _GAP), top + i // columns * step
@@ -84,7 +89,7 @@ def _placed(panel: Picture, x: float, y: float, titled: bool) -> str:
     return f'<g transform="translate({x:g} {y:g})">{title}<g transform="translate(0 {shift})">{panel.body}</g></g>'
 
 
-def _legend(looks: list[theme.Look], width: float) -> tuple[str, float]:
+def legend(looks: list[theme.Look], width: float) -> tuple[str, float]:
     """Every replay's mark and name, in as many lines as they need: (SVG, where the panels may begin)."""
     parts, x, y = [], _MARGIN, 56.0
     for i, look in enumerate(looks):

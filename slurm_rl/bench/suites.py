@@ -1,0 +1,17 @@
+"""The suites, one row each; `bench/NAME.py` is what a suite does."""
+
+from __future__ import annotations
+
+from slurm_rl.bench.suite import Suite
+
+SUITES = {
+    suite.name: suite
+    for suite in (
+        Suite(
+            "core",
+            "All schedulers on 56 regimes: who wins, by how much, and where nobody does.",
+            {"seeds": 4, "jobs": 1000, "policy": None},
+            "core_sim_metrics.csv",
+        ),
+    )
+}

@@ -1,0 +1,131 @@
+"""`slurm-rl bench`: suites of paired runs, with CSV files, figures and a page."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from slurm_rl.errors import EnvironmentMissing, InputError, unknown_name
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+_HELP = """Compare schedulers, agents and placements, in pairs and with intervals.
+
+core: all schedulers on 56 regimes. Each suite writes CSV files, figures (SVG, PNG) and OUT/report.html, which says who
+wins, by how much, and where nobody does. A bench that was stopped goes on where it was: give the same command again.
+
+Examples:
+
+  slurm-rl bench core --out out/core
+
+  slurm-rl bench core --seeds 1 --jobs 300 --policy fcfs,saf@user,rl:default --out out/quick
+"""
+
+
+@app.command(help=_HELP)
+def bench(
+    suite: Annotated[str, typer.Argument(help="The suite.")],
+    out: Annotated[Path, typer.Option(help="Directory for everything that is written.")],
+    seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions, each with workloads of its own.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=50, help="Jobs of a workload.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Schedulers to compare, in place of all.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one a processor.")] = None,
+    part: Annotated[str | None, typer.Option(help="Run only the K-th of N parts, and report nothing: K/N.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
+) -> None:
+    """Runs a suite; `_HELP` is what users see."""
+    from slurm_rl.bench.rows import begin, locked
+    from slurm_rl.bench.running import part_of, processors, run_units
+
+    row = _find(suite)
+    settings = _settings(row, {"seeds": seeds, "jobs": jobs, "policy": policy})
+    cut = part_of(part) if part is not None else None
+    count = workers or processors()
+    if cut is not None:  # its lock is the file of its own that it writes
+        begin(out, suite, settings)
+        with _bar(suite, as_json) as told:
+            run_units(row, settings, out, workers=count, part=cut, told=told)
+        _say(as_json, {"out": str(out), "part": part}, f"part {part} of {suite} is in {out}")
+        return
+    began = time.monotonic()
+    with locked(out):
+        begin(out, suite, settings)
+        with _bar(suite, as_json) as told:
+            run_units(row, settings, out, workers=count, part=None, told=told)
+        _tell(row, settings, out, as_json, time.monotonic() - began)
+
+
+def _find(name: str) -> Any:
+    from slurm_rl.bench.suites import SUITES
+
+    if name not in SUITES:
+        raise unknown_name("suite", name, SUITES)
+    row = SUITES[name]
+    import importlib.util
+
+    lacking = [p for p in row.needs if importlib.util.find_spec(p) is None]
+    if lacking:
+        raise EnvironmentMissing(f"bench {name} needs {', '.join(lacking)}: pip install 'slurm-rl[all]'")
+    return row
+
+
+def _settings(row: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """What the suite is to do; an option that it does not take is an error, not ignored."""
+    from slurm_rl.bench.schedulers import chosen
+
+    for name, value in given.items():
+        if value is not None and name not in row.defaults:
+            taken = ", ".join(_flag(n) for n in row.defaults)
+            raise InputError(f"bench {row.name} has no such option", field=_flag(name), remedy=f"it takes {taken}")
+    settings = {n: default if given.get(n) is None else given[n] for n, default in row.defaults.items()}
+    if "policy" in settings:
+        settings["policy"] = chosen(settings["policy"])
+    return {n: str(v.resolve()) if isinstance(v, Path) else v for n, v in settings.items()}
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+@contextmanager
+def _bar(suite: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar with the time that is left, on a terminal; nothing elsewhere."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda done, count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import TimeRemainingColumn as TimeLeft
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+               TextColumn("left"), TimeLeft())  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(suite)
+        yield lambda done, count: bar.update(task, completed=done, total=count)
+
+
+def _say(as_json: bool, value: dict[str, Any], text: str) -> None:
+    print(json.dumps(value) if as_json else text)
+
+
+def _tell(row: Any, settings: dict[str, Any], out: Path, as_json: bool, seconds: float) -> None:
+    from slurm_rl.bench.page import write
+
+    found, files, lacking = write(row, settings, out)
+    if as_json:
+        print(json.dumps({"suite": row.name, "out": str(out), "settings": settings, "summary": list(found.summary),
+                          "figures": found.figures, "files": [str(f.relative_to(out)) for f in files],
+                          "wall_seconds": round(seconds, 1)}))  # fmt: skip
+        return
+    for text in found.summary:
+        print(f"- {text}")
+    if lacking:
+        print(lacking)
+    print(f"{out / 'report.html'}, {out / row.csv} and {len(files) - 2} further files")
