@@ -13,5 +13,11 @@ SUITES = {
             {"seeds": 4, "jobs": 1000, "policy": None},
             "core_sim_metrics.csv",
         ),
+        Suite(
+            "robust",
+            "All schedulers on 160 distorted workloads: arrivals, durations, phase, bursts, capacity, drift.",
+            {"seeds": 3, "jobs": 1000, "policy": None},
+            "robustness_metrics.csv",
+        ),
     )
 }

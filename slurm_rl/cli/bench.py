@@ -18,14 +18,18 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 _HELP = """Compare schedulers, agents and placements, in pairs and with intervals.
 
-core: all schedulers on 56 regimes. Each suite writes CSV files, figures (SVG, PNG) and OUT/report.html, which says who
-wins, by how much, and where nobody does. A bench that was stopped goes on where it was: give the same command again.
+core: all schedulers on 56 regimes. robust: on 160 distorted workloads.
+
+Each suite writes CSV files, figures (SVG, PNG) and OUT/report.html, which says who wins, by how much, and where nobody
+does. A bench that was stopped goes on where it was: give the same command again.
 
 Examples:
 
   slurm-rl bench core --out out/core
 
   slurm-rl bench core --seeds 1 --jobs 300 --policy fcfs,saf@user,rl:default --out out/quick
+
+  slurm-rl bench robust --executor slurm --tasks 16 --slurm partition=cpu --out /shared/robust
 """
 
 
@@ -37,6 +41,10 @@ def bench(
     jobs: Annotated[int | None, typer.Option(min=50, help="Jobs of a workload.")] = None,
     policy: Annotated[str | None, typer.Option(help="Schedulers to compare, in place of all.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one a processor.")] = None,
+    executor: Annotated[str, typer.Option(help="local, or slurm: parts as tasks of a job array.")] = "local",
+    tasks: Annotated[int, typer.Option(min=1, help="Of slurm: how many.")] = 8,
+    retries: Annotated[int, typer.Option(min=0, help="Of slurm: how often lost tasks are submitted again.")] = 2,
+    slurm: Annotated[list[str] | None, typer.Option(help="An option for sbatch, KEY=VALUE; may be repeated.")] = None,
     part: Annotated[str | None, typer.Option(help="Run only the K-th of N parts, and report nothing: K/N.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
@@ -45,6 +53,10 @@ def bench(
     from slurm_rl.bench.running import part_of, processors, run_units
 
     row = _find(suite)
+    if executor not in ("local", "slurm"):
+        raise unknown_name("executor", executor, ["local", "slurm"])
+    if executor == "slurm" and part is not None:
+        raise InputError("is for --executor local", field="--part", remedy="--executor slurm makes the parts")
     settings = _settings(row, {"seeds": seeds, "jobs": jobs, "policy": policy})
     cut = part_of(part) if part is not None else None
     count = workers or processors()
@@ -57,8 +69,15 @@ def bench(
     began = time.monotonic()
     with locked(out):
         begin(out, suite, settings)
-        with _bar(suite, as_json) as told:
-            run_units(row, settings, out, workers=count, part=None, told=told)
+        if executor == "slurm":
+            from slurm_rl.bench.on_slurm import run_on_slurm
+            from slurm_rl.cli.train import slurm_options
+
+            say = (lambda text: None) if as_json else (lambda text: print(text, flush=True))
+            run_on_slurm(row, settings, out, slurm_options(slurm or []), tasks=tasks, retries=retries, say=say)
+        else:
+            with _bar(suite, as_json) as told:
+                run_units(row, settings, out, workers=count, part=None, told=told)
         _tell(row, settings, out, as_json, time.monotonic() - began)
 
 
