@@ -6,7 +6,7 @@ STAMP   := $(VENV)/.installed
 SLIM    := $(VENV)/.replay
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help venv system demo test releases pythons check docs paper bench soak clean
+.PHONY: help venv system demo test releases pythons check docs paper bench soak packages clean
 
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -58,6 +58,10 @@ bench: venv      ## speed, as ratios against peers in one run
 
 soak: venv system ## long integration runs
 	$(BIN)/python -m pytest -q -m soak tests/integration tests/unit/telemetry
+
+packages: venv   ## .deb and .rpm in dist/, with compiled kernels; as root, on Debian 12
+	@./.ci/system-packages
+	$(BIN)/python packaging/build.py --out dist
 
 clean:
 	rm -rf $(VENV) out dist .mypy_cache .ruff_cache .pytest_cache

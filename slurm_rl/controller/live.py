@@ -20,6 +20,7 @@ from slurm_rl.controller.advice import Advisor, Submission
 from slurm_rl.controller.estimates import Finished, RunTimes
 from slurm_rl.controller.explain.place_in_queue import Ordered
 from slurm_rl.controller.explain.start_forecast import expected_starts
+from slurm_rl.controller.live_policy import LivePolicy
 from slurm_rl.controller.slurm_snapshot import LiveQueue, observe
 from slurm_rl.controller.tick import Controller
 from slurm_rl.decide import Guardrails
@@ -257,17 +258,22 @@ SAMPLE = {
 }
 
 
-def warm_up(live: ControllerLive) -> None:
-    """Compiles the kernels before anybody waits for them, on a queue made up for it: a live one may be empty."""
-    policy, run_times = live.controller.policy, RunTimes()
+def compile_kernels(policy: LivePolicy, influence: float) -> None:
+    """Compiles what a tick, advice and explain call, on a queue made up for it: a live one may be empty."""
+    run_times = RunTimes()
     run_times.learn([Finished("a", "", 1.0, True, 600, 60.0)])
     view = observe(described(SAMPLE), run_times, policy.spec)
-    plan = policy.plan(view.snapshot, Guardrails(live.config.influence), dict(view.weights))
+    plan = policy.plan(view.snapshot, Guardrails(influence), dict(view.weights))
     advisor = Advisor.of(view, plan, np.zeros(len(view.jobs), dtype=np.int64), 1, policy, run_times)
     advisor.advise(Submission("a", "", "p", 1, 1, 600), 1000.0)
     expected_starts(view, plan, draws=1)
-    standing = Ordered(view, plan, policy, Guardrails(live.config.influence)).standing(1)
+    standing = Ordered(view, plan, policy, Guardrails(influence)).standing(1)
     if standing is not None:
         standing.contributions()
         standing.moves()
+
+
+def warm_up(live: ControllerLive) -> None:
+    """Compiles the kernels before anybody waits for them."""
+    compile_kernels(live.controller.policy, live.config.influence)
     live.warm = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -11,9 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from llvmlite.binding import get_host_cpu_features
 from numba.core.registry import CPUDispatcher
 
 _DAY = 86_400.0  # seconds
+# Kernels that a package brings, compiled for a processor that nearly every machine has (packaging/precompile.py).
+_SHIPPED = Path(__file__).resolve().parents[1] / "_data" / "kernels"
+SHIPPED_CPU = "x86-64-v3"
+_ITS_FEATURES = "avx2 bmi bmi2 f16c fma lzcnt movbe".split()
 
 
 def _sources_digest() -> str:
@@ -38,7 +44,10 @@ def _use_own_cache() -> bool:
         return True
     try:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slurm-rl" / "kernels"
-        directory = base / _sources_digest()
+        digest = _sources_digest()
+        directory = base / digest
+        if _use_shipped() and not directory.exists():
+            _take_shipped(_SHIPPED / digest, directory)
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             pass
@@ -47,6 +56,30 @@ def _use_own_cache() -> bool:
     numba.config.CACHE_DIR = str(directory)  # type: ignore[attr-defined]  # made at import from the environment
     _drop_old(base, keep=4)
     return True
+
+
+def _use_shipped() -> bool:
+    """Compiles for the processor of the shipped kernels from now on, if there are any and this machine can run them."""
+    if not _SHIPPED.is_dir() or os.environ.get("NUMBA_CPU_NAME"):
+        return False
+    features = get_host_cpu_features()
+    if not all(features.get(name) for name in _ITS_FEATURES):
+        return False
+    numba.config.CPU_NAME, numba.config.CPU_FEATURES = SHIPPED_CPU, ""  # type: ignore[attr-defined]
+    return True
+
+
+def _take_shipped(shipped: Path, directory: Path) -> None:
+    """Copies shipped kernels to where numba can add to them; another process may do the same at this moment."""
+    if not shipped.is_dir():
+        return
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory.parent) as beside:
+        copy = Path(shutil.copytree(shipped, Path(beside) / "kernels"))
+        try:
+            copy.rename(directory)
+        except OSError:  # the other one was first
+            return
 
 
 def _drop_old(base: Path, keep: int) -> None:

@@ -1,0 +1,52 @@
+"""Fills slurm_rl/_data/kernels of an installed slurm-rl with compiled kernels: run by the Python they are for.
+
+What is compiled is what the service, `replay` with its defaults and `explain` call. Anything else is compiled on the
+machine when it is first used. The kernels are valid for these sources at this path alone, as numba has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+_POLICIES = ("rl:default", "sjf-age@user", "multifactor")
+
+
+def main() -> None:
+    home = tempfile.mkdtemp()
+    os.environ["XDG_CACHE_HOME"] = home
+    import slurm_rl
+
+    kernels = Path(slurm_rl.__file__).parent / "_data" / "kernels"
+    shutil.rmtree(kernels, ignore_errors=True)
+    kernels.mkdir()  # from now on numba compiles for the processor of shipped kernels
+    import numba
+
+    from slurm_rl.cli import main as slurm_rl_command
+    from slurm_rl.controller.live import compile_kernels
+    from slurm_rl.controller.live_policy import load_policy
+    from slurm_rl.kernel.jit import SHIPPED_CPU
+
+    if numba.config.CPU_NAME != SHIPPED_CPU:  # type: ignore[attr-defined]
+        sys.exit(f"this machine cannot run what is compiled for {SHIPPED_CPU}: build the package on one that can")
+    for name in _POLICIES:
+        compile_kernels(load_policy(name), 0.5)
+    trace = kernels.parent / "traces" / "hetero.csv.gz"
+    for backfill in ("easy", "slurm"):
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+            slurm_rl_command(["replay", str(trace), "--backfill", backfill, "--window", "0:0.1", "--json"])
+        if '"runs"' not in said.getvalue():
+            sys.exit(f"replay did not run: {said.getvalue()}")
+    (built,) = (Path(home) / "slurm-rl" / "kernels").iterdir()
+    shutil.copytree(built, kernels / built.name)
+    shutil.rmtree(home)
+
+
+if __name__ == "__main__":
+    main()
