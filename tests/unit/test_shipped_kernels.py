@@ -34,7 +34,7 @@ def test_without_shipped_kernels_numba_compiles_for_this_machine(
     monkeypatch.setattr(jit, "_SHIPPED", tmp_path / "none")
     before = numba.config.CPU_NAME  # type: ignore[attr-defined]
     assert not jit._use_shipped()
-    assert numba.config.CPU_NAME == before  # type: ignore[attr-defined]
+    assert before == numba.config.CPU_NAME  # type: ignore[attr-defined]
 
 
 def test_a_processor_without_the_features_takes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
