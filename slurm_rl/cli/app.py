@@ -15,6 +15,7 @@ from slurm_rl.errors import SlurmRlError, unknown_name
 COMMANDS: dict[str, tuple[str, str]] = {
     "replay": ("slurm_rl.cli.replay", "replay a trace under several policies and compare them"),
     "fidelity": ("slurm_rl.cli.fidelity", "compare the simulator with a real slurmctld, job by job"),
+    "forecast-report": ("slurm_rl.cli.forecast_report", "score forecasts of start times on history"),
     "train": ("slurm_rl.cli.train", "learn a policy from traces and generated workloads"),
     "evaluate": ("slurm_rl.cli.evaluate", "compare policies in pairs, with replicates and confidence intervals"),
     "retrain": ("slurm_rl.cli.retrain", "learn from the site's own history and write a candidate model"),

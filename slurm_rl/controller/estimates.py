@@ -15,7 +15,8 @@ from slurm_rl.policy.estimate import finish, predict
 
 
 @kernel
-def _finish_all(world: Array, ran: Array) -> None:
+def finish_all(world: Array, ran: Array) -> None:
+    """Learns from jobs 0, 1, … of a world, which have ended after running so long."""
     w = world[0]
     for j in range(len(ran)):
         finish(w, j, ran[j])
@@ -67,7 +68,7 @@ class RunTimes:
         world = bare_world(len(rows), {}, groups=self.table())
         world["jobs"]["limit"] = [max(job.limit, 1) for job in rows]
         world["jobs"]["group"] = groups
-        _finish_all(world.record, np.array([job.ran for job in rows], dtype=np.float64))
+        finish_all(world.record, np.array([job.ran for job in rows], dtype=np.float64))
         self.seen += len(rows)
 
     def table(self) -> Array:
