@@ -7,13 +7,14 @@ same kernels (`order_queue`, `start_jobs`); a test holds the two equal step by s
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from slurm_rl.backfill.catalogue import RULES, Rule
 from slurm_rl.backfill.dispatch import start_jobs
-from slurm_rl.domain.snapshot import Plan, PlannedDeferral, Reason, Snapshot, Start
+from slurm_rl.domain.snapshot import Plan, PlannedDeferral, Reason, Ruler, Snapshot, Start
 from slurm_rl.kernel import tables as t
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.kernel.jit import kernel
@@ -23,6 +24,7 @@ from slurm_rl.place.catalogue import PLACEMENTS, Placement
 from slurm_rl.place.plan import Planner
 from slurm_rl.policy.catalogue import GIVEN, MULTIFACTOR
 from slurm_rl.policy.fairshare import fair_tree, hold
+from slurm_rl.policy.meta import STATE, meta_tables, why_it_rules
 from slurm_rl.policy.order import call_order_queue, site_factor, starving, weight_sum
 from slurm_rl.policy.registry import PolicySpec, booked, network_tables, settings_for
 from slurm_rl.policy.sorting import sort_by_score
@@ -47,8 +49,11 @@ def decide(
     weights: dict[str, float] | None = None,
     scores: Array | None = None,
     planner: Planner | None = None,
+    memory: Mapping[str, Array] | None = None,
 ) -> Plan:
     """Orders the pending jobs and says which of them can start now, and where.
+
+    `memory` is the state of a policy that chooses among others, from the plan before, where the snapshot has none.
 
     `scores` replaces the policy's own, one for each pending job: the way of policies that kernels do not know. If they
     do not pass the gate (`usable`), Slurm's own order (multifactor) stands, and the plan says so.
@@ -57,7 +62,7 @@ def decide(
     fallback = scores is not None and not usable(scores, snapshot, snapshot.pending)
     name = policy.name
     policy = _as_scored(policy, given=scores is not None, fallback=fallback)
-    world = _linked(snapshot, policy, rule, placer, guardrails or Guardrails(), weights)
+    world = _linked(snapshot, policy, rule, placer, guardrails or Guardrails(), weights, memory)
     planner = (planner or Planner()) if placer.planned else None
     if scores is not None and not fallback:
         world["live"]["score"][snapshot.pending] = scores
@@ -84,13 +89,31 @@ def decide(
     jobs = np.concatenate(order).tolist() if order else []
     score = np.concatenate(values) if order else np.zeros(0)
     first = np.concatenate(promoted) if order else np.zeros(0, dtype=bool)
+    rulers = _rulers(policy, world, snapshot, [p for p, _ in queues])
+    ruling = [ruler.policy for ruler, ranked in zip(rulers, order, strict=False) for _ in ranked] or [""] * len(jobs)
     reasons = tuple(
-        Reason(name, rank, len(jobs), float(score[rank]), bool(first[rank]), fallback) for rank in range(len(jobs))
+        Reason(name, rank, len(jobs), float(score[rank]), bool(first[rank]), fallback, ruling[rank])
+        for rank in range(len(jobs))
     )
     factor = np.concatenate(factors).astype(np.int64).tolist() if order else []
     awaited = planner.awaited if planner is not None else {}
     deferrals = tuple(PlannedDeferral(j, -int(world["hint_of"][j]), awaited[j]) for j in jobs if j in awaited)
-    return Plan(snapshot.now, tuple(jobs), tuple(factor), reasons, tuple(starts), deferrals)
+    kept = {key: world[key] for key in STATE} if policy.meta is not None else None
+    return Plan(snapshot.now, tuple(jobs), tuple(factor), reasons, tuple(starts), deferrals, rulers, kept)
+
+
+def _rulers(policy: PolicySpec, world: World, snapshot: Snapshot, pools: list[int]) -> tuple[Ruler, ...]:
+    """Who rules the queues of these pools, if the policy is one that chooses."""
+    if policy.meta is None:
+        return ()
+    found = []
+    for pool in pools:
+        state = world["choosers"][pool]
+        name = snapshot.pools[pool] if snapshot.pools else ""
+        counts = (int(state[key]) for key in ("decisions", "switches", "held_back"))
+        ruling, why = policy.meta.names[int(state["current"])], why_it_rules(policy.meta, world, pool)
+        found.append(Ruler(name, ruling, why, float(state["since"]), *counts))
+    return tuple(found)
 
 
 def ready_to_order(
@@ -101,20 +124,23 @@ def ready_to_order(
     *,
     given: bool = False,
     fallback: bool = False,
+    memory: Mapping[str, Array] | None = None,
 ) -> World:
     """A world on which `in_order` tells the order that `decide` does, again and again; it shares nothing.
 
     With `given`, scores are what the caller puts into the table `live`; with `fallback`, Slurm's own order stands.
     """
     policy = _as_scored(policy, given=given, fallback=fallback)
-    return _linked(snapshot, policy, RULES["easy"], PLACEMENTS["best-fit"], guardrails, weights)
+    world = _linked(snapshot, policy, RULES["easy"], PLACEMENTS["best-fit"], guardrails, weights, memory)
+    world["decide_every"] = math.inf  # who rules goes on to rule, whatever is asked
+    return world
 
 
 def _as_scored(policy: PolicySpec, *, given: bool, fallback: bool) -> PolicySpec:
     if fallback:
-        return replace(policy, name="multifactor", code=MULTIFACTOR, starve_drain=math.inf)
+        return replace(policy, name="multifactor", code=MULTIFACTOR, starve_drain=math.inf, meta=None)
     if given:
-        return replace(policy, code=GIVEN, starve_drain=math.inf)  # nobody has observed the backlog
+        return replace(policy, code=GIVEN, starve_drain=math.inf, meta=None)  # nobody has observed the backlog
     return policy
 
 
@@ -125,6 +151,7 @@ def _linked(
     placer: Placement,
     guard: Guardrails,
     weights: dict[str, float] | None,
+    memory: Mapping[str, Array] | None,
 ) -> World:
     """A copy of the snapshot's world with all that ordering and starting jobs needs."""
     if rule.books_many:
@@ -132,6 +159,7 @@ def _linked(
     policy = replace(policy, starve_age=guard.starve_age, starve_factor=guard.starve_factor)
     world = snapshot.world.copy()
     calculated = world["calculated"]
+    chosen = meta_tables(policy, len(world["pools"]), world)
     world.unlink()
     settings = settings_for(policy, influence=guard.influence, weights=weights)
     for key, value in (settings | rule.settings | placer.settings).items():
@@ -141,11 +169,15 @@ def _linked(
     if placer.planned and len(world["hint_of"]) == 0:
         world["hint_of"] = np.zeros(len(world["jobs"]), dtype=np.int64)
     _make_scratch(world)
-    for key, table in network_tables(policy, len(world["jobs"])).items():
+    for key, table in (network_tables(policy, len(world["jobs"])) | chosen | _copies(memory)).items():
         world[key] = table
     link_kernels(world, policy.row, placer, rule)
     renew_fairshare(world.record, snapshot.now)
     return world
+
+
+def _copies(memory: Mapping[str, Array] | None) -> dict[str, Array]:
+    return {key: table.copy() for key, table in (memory or {}).items()}
 
 
 def usable(scores: Array, snapshot: Snapshot, jobs: Array) -> bool:

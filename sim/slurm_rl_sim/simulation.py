@@ -24,6 +24,7 @@ from slurm_rl.place.plan import Planner
 from slurm_rl.policy.catalogue import POLICIES
 from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT
 from slurm_rl.policy.judge import Judge
+from slurm_rl.policy.meta import meta_tables
 from slurm_rl.policy.registry import PolicySpec, booked, network_tables, settings_for
 from slurm_rl_sim import state as st
 from slurm_rl_sim.engine import BEFORE_PASS, DONE, GROW, advance, warm_start
@@ -101,6 +102,7 @@ class Simulation:
             work=np.asarray(run_time, dtype=np.float64) * wl.reference_speed,
             events=self._events(events),
             **network_tables(self.policy, len(wl.jobs)),
+            **meta_tables(self.policy, len(wl.pools)),
         )
         world["live"]["state"][list(wl.rejected)] = st.REJECTED
         link_kernels(world, self.policy.row, self.placement, self.rule)

@@ -50,6 +50,11 @@ Examples:
 """
 
 
+_LEARNED = (
+    ("rl:MODEL", "A network; rl:default is the shipped one."),
+    ("meta:MODEL", "A network that chooses which of a set of policies rules now."),
+    ("bandit:KIND[/POLICY/…]", "egreedy, exp3 or linucb: the same, learned while it runs."),
+)
 _OUTSIDE = (
     ("MODULE:NAME, FILE.py[:NAME]", "A policy of yours: Python or a formula (docs/api.md)."),
     ("onnx:FILE", "A network as an ONNX file."),
@@ -65,7 +70,7 @@ def _catalogues() -> str:
     policies = [(row.name + "[@…]" * row.uses_estimate, row.help) for row in POLICIES if row.by_name]
     return "\n\n".join(
         [
-            _rows("Policies", [*policies, ("rl:MODEL", "A network; rl:default is the shipped one."), *_OUTSIDE]),
+            _rows("Policies", [*policies, *_LEARNED, *_OUTSIDE]),
             _rows("Backfill rules", [(row.name, row.help) for row in RULES]),
             _rows("Placements", [(row.name, row.help) for row in PLACEMENTS]),
         ]

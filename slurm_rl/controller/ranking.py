@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+_COMPILED = ("rl:", "meta:", "bandit:")
 _AT_MOST = 30  # seconds for a request, should the service no longer be there to end it
 
 
@@ -28,7 +29,7 @@ def rank(request: Mapping[str, Any], policy_name: str, state_dir: Path) -> dict[
     from slurm_rl.errors import InputError
 
     named = request["policy"]
-    if "/" in named or (":" in named and not named.startswith("rl:")):
+    if "/" in named or (":" in named and not named.startswith(_COMPILED)):
         raise InputError("models are asked for by name here, not by path, and no code is imported", field="policy")
     policy = load_policy(named or policy_name, state_dir)
     state = described(request)

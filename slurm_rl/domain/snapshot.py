@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from slurm_rl.kernel.arrays import Array
     from slurm_rl.kernel.tables import World
 
@@ -17,6 +19,7 @@ class Snapshot:
     now: int
     world: World
     pending: Array  # jobs that wait, ascending
+    pools: tuple[str, ...] = ()  # each pool's partitions, for those who keep something by pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +32,13 @@ class Reason:
     score: float  # the policy's own
     promoted: bool  # waited so long that it goes before the policy's order
     fallback: bool  # the policy's scores were unusable: Slurm's own order stands
+    ruler: str = ""  # of a policy that chooses: which one scored this job
 
     def __str__(self) -> str:
         if self.fallback:
             return f"{self.policy} gave no usable scores; Slurm's own order stands"
-        why = "promoted: it has waited too long" if self.promoted else f"{self.policy} score {self.score:.6g}"
+        scored = f"{self.policy} lets {self.ruler} rule, score" if self.ruler else f"{self.policy} score"
+        why = "promoted: it has waited too long" if self.promoted else f"{scored} {self.score:.6g}"
         return f"{self.rank + 1} of {self.of}: {why}"
 
 
@@ -55,6 +60,19 @@ class PlannedDeferral:
 
 
 @dataclass(frozen=True, slots=True)
+class Ruler:
+    """The policy that was chosen to order a pool's queue, and why."""
+
+    pool: str  # its partitions; "" where nobody has named them
+    policy: str
+    why: str
+    since: float
+    decisions: int
+    switches: int
+    held_back: int  # switches that did not happen, for the margin or the hour's bound
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What to change, and why; jobs by their index in the snapshot."""
 
@@ -64,3 +82,5 @@ class Plan:
     reasons: tuple[Reason, ...]  # of the jobs in that order
     starts: tuple[Start, ...]
     deferrals: tuple[PlannedDeferral, ...] = ()
+    rulers: tuple[Ruler, ...] = ()  # of a policy that chooses, one for each pool with a queue
+    memory: Mapping[str, Array] | None = None  # … and its state after this plan, by table

@@ -160,6 +160,32 @@ TURN = np.dtype(
     [("time", "i8"), ("pool", "i8"), ("first", "i8"), ("count", "i8"), ("lead", "i8", (8,)), ("job", "i8", (8,))],
     align=True,
 )
+# A meta-policy's, for each pool: what it has heard of arrivals, who rules, and since when (policy/choice.py).
+SWITCHES = 12  # in an hour, at most
+CHOOSER = np.dtype(
+    [
+        ("born", "f8"),  # since when arrivals are counted
+        ("heard", "f8"),  # until when; 0: not yet
+        ("fast", "f8"),  # decayed count of arrivals, over minutes …
+        ("slow", "f8"),  # … and over hours
+        ("offered", "f8"),  # decayed work that arrived: size × estimate
+        ("arrival", "f8"),  # the last one
+        ("gap", "f8"),  # decayed mean of the time between two …
+        ("gap_square", "f8"),  # … and of its square
+        ("urgency", "f8"),  # sum of 1 / estimate over the jobs that waited at the last choice …
+        ("entered", "f8"),  # … and over those that came since
+        ("current", "i8"),  # who rules, by its place among the candidates
+        ("since", "f8"),
+        ("decided", "f8"),  # the last choice
+        ("decisions", "i8"),
+        ("switches", "i8"),
+        ("held_back", "i8"),  # switches that the bound or the margin kept from happening
+        ("recent", "f8", (SWITCHES,)),  # when the last switches were
+        ("chance", "f8"),  # of the arm that was drawn; 0: none was
+        ("dice", "u8"),
+    ],
+    align=True,
+)
 ROW = np.dtype([("time", "i8"), ("row", "i8")], align=True)
 EVENT = np.dtype([("time", "i8"), ("node", "i8"), ("up", "i8")], align=True)
 LOG = np.dtype([("node", "i4"), ("units", "i4")], align=True)
@@ -195,6 +221,13 @@ SCALARS = [
     ("taping", "i8"),  # 1: passes are recorded in `tape` and `turns`
     ("taped", "i8"),  # rows so far
     ("turned", "i8"),  # passes so far
+    # A meta-policy's:
+    ("decide_every", "f8"),  # seconds from one choice of a pool to the next, at least
+    ("switch_margin", "f8"),  # by which another member must be worth more than the one that rules
+    ("switch_limit", "i8"),  # switches in an hour, at most
+    ("explore", "f8"),  # chance of a draw at random: of epsilon-greedy and EXP3, and in training
+    ("forced", "i8"),  # 1 + the member that rules whatever happens, for training; 0: none
+    ("choices_made", "i8"),  # rows of `choices` so far
     # Slurm's PriorityWeight*, PriorityMaxAge, PriorityDecayHalfLife and PriorityCalcPeriod:
     ("weight_age", "f8"),
     ("weight_fairshare", "f8"),

@@ -19,6 +19,7 @@ from numba.np.numpy_support import from_dtype
 
 from slurm_rl.kernel.arrays import (
     ACCOUNT,
+    CHOOSER,
     ENTRY,
     EVENT,
     FIRST_ROW,
@@ -76,6 +77,13 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "scratch": (INT, 1),  # scratch
     "started": (INT, 1),  # scratch: jobs that a pass starts
     "candidates": (INT, 2),  # [policies, 2] addresses for `score_queue` and `score` that a meta-policy chooses from
+    "caps": (FLOAT, 1),  # [policies] starve_drain while one of them rules
+    "choosers": (CHOOSER, 1),  # [pools] a meta-policy's state
+    "regime": (SINGLE, 2),  # [pools, features] what it saw when it last chose …
+    "worth": (FLOAT, 2),  # [pools, policies] … and what it thought of each policy
+    "arms": (FLOAT, 3),  # [pools, policies, figures] what a bandit has learned (policy/bandits.py)
+    "chooser_net": (SINGLE, 1),  # weights of the network that chooses (policy/meta_network.py)
+    "choices": (FLOAT, 2),  # recorded choices, for training
     "net": (SINGLE, 1),  # weights of a network (policy/network.py)
     "features": (SINGLE, 2),  # scratch: what a network sees of each waiting job …
     "context": (SINGLE, 1),  # scratch: … and of the pool
@@ -93,7 +101,7 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
 
 # Tables that a kernel may find empty: it asks for their length, or for another table that says so, before it reads.
 MAY_BE_EMPTY = frozenset(
-    "kind_node class_list used rows amount work order events log tape turns hint_of hint mix".split()
+    "kind_node class_list used rows amount work order events log tape turns hint_of hint mix choices".split()
 )
 
 # Slots for kernels that others call by their address (see links.py).
@@ -260,6 +268,13 @@ order = _table("order")
 scratch = _table("scratch")
 started = _table("started")
 candidates = _table("candidates")
+caps = _table("caps")
+choosers = _table("choosers")
+regime = _table("regime")
+worth = _table("worth")
+arms = _table("arms")
+chooser_net = _table("chooser_net")
+choices = _table("choices")
 net = _table("net")
 features = _table("features")
 context = _table("context")

@@ -30,12 +30,13 @@ class Policy:
     by_name: bool = True  # users may ask for it by this name
     choose: str = ""  # of a meta-policy, module:function: chooses among `candidates` before a queue is scored
     candidates: tuple[str, ...] = ()
+    members: tuple[Policy, ...] = ()  # … or their rows, where the set is not part of this row
     digest: str = ""  # of a formula from outside: sha256 of the file it stands in
 
     @property
     def choices(self) -> tuple[Policy, ...]:
         """The policies that a meta-policy chooses from."""
-        return tuple(POLICIES[name] for name in self.candidates)
+        return self.members or tuple(POLICIES[name] for name in self.candidates)
 
     @property
     def kernels(self) -> Mapping[str, str]:
@@ -46,6 +47,10 @@ class Policy:
 
 def _heuristic(name: str, kernel: str, help: str, **needs: bool | int) -> Policy:
     return Policy(name, help, f"heuristics:{kernel}", **needs)  # type: ignore[arg-type]  # all that it needs is a flag
+
+
+def _chooser(name: str, kernel: str, help: str) -> Policy:
+    return Policy(name, help, choose=kernel, source=BY_USER, uses_usage=True, by_name=False)
 
 
 POLICIES = Catalogue(
@@ -96,12 +101,18 @@ POLICIES = Catalogue(
         by_name=False,
     ),
     Policy("given", "Scores from outside.", score_queue="order:score_as_given", by_name=False),
+    _chooser("meta", "meta_network:choose_by_network", "A network that chooses a policy: meta:MODEL."),
+    _chooser("bandit-egreedy", "bandits:choose_by_egreedy", "Epsilon-greedy choice of a policy: bandit:egreedy."),
+    _chooser("bandit-exp3", "bandits:choose_by_exp3", "EXP3's choice of a policy: bandit:exp3."),
+    _chooser("bandit-linucb", "bandits:choose_by_linucb", "LinUCB's choice of a policy: bandit:linucb."),
 )  # fmt: skip
 EDF, STATIC_PRIORITY, STATIC_EQUAL, MULTIFACTOR, LEARNED, GIVEN = (
     POLICIES.code(name) for name in ("edf", "static-priority", "static-equal", "multifactor", "learned", "given")
 )
 
+BANDIT_NAMES = ("bandit:egreedy", "bandit:exp3", "bandit:linucb")
+
 
 def policy_names() -> tuple[str, ...]:
     """The names that users may write, `rl:MODEL` among them."""
-    return (*(row.name for row in POLICIES if row.by_name), "rl:MODEL")
+    return (*(row.name for row in POLICIES if row.by_name), "rl:MODEL", "meta:MODEL", *BANDIT_NAMES)

@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,8 +71,8 @@ def model_directories() -> list[Path]:
     return [*([Path(site)] if site else []), package / "_data" / "models", package.parent / "models"]
 
 
-def find_model(name: str) -> Path:
-    """The directory of a model, by its name or its path."""
+def find_model(name: str, kind: str = "rl") -> Path:
+    """The directory of a model, by its name or its path; `kind` is how users write it."""
     if os.sep in name:
         return Path(name)
     places = model_directories()
@@ -80,13 +80,22 @@ def find_model(name: str) -> Path:
         if (place / name / MANIFEST).is_file():
             return place / name
     known = sorted({p.parent.name for place in places for p in place.glob(f"*/{MANIFEST}")})
-    raise ModelError(f"no model {name!r} (there are: {', '.join(known) or 'none'}; or give a directory: rl:./DIR)")
+    raise ModelError(f"no model {name!r} (there are: {', '.join(known) or 'none'}; or give a directory: {kind}:./DIR)")
 
 
 def load_model(path: Path) -> Model:
     """Reads a model and refuses it, with the reason, unless all of it is as it should be."""
     path = Path(path).resolve()
     manifest = _manifest(path / MANIFEST)
+    raw, found = read_weights(path, manifest["weights"]["sha256"])
+    why = difference(manifest["features"])
+    if why:
+        raise ModelError(f"{path}: {why}: retrain it")
+    return Model(path, manifest, flatten(flat_tensors(path / WEIGHTS, raw, LAYOUT)), found)
+
+
+def read_weights(path: Path, sha256: str) -> tuple[bytes, str]:
+    """The file of a model's weights and its digest, which must be the manifest's."""
     try:
         if (path / WEIGHTS).stat().st_size > _LARGEST:
             raise ModelError(f"{path / WEIGHTS}: larger than any model of ours")
@@ -94,17 +103,17 @@ def load_model(path: Path) -> Model:
     except OSError as error:
         raise ModelError(f"{path / WEIGHTS}: cannot be read: {error.strerror}") from None
     found = hashlib.sha256(raw).hexdigest()
-    if found != manifest["weights"]["sha256"]:
+    if found != sha256:
         raise ModelError(f"{path / WEIGHTS}: its sha256 is {found[:12]}…, the manifest says otherwise: not used")
-    why = difference(manifest["features"])
-    if why:
-        raise ModelError(f"{path}: {why}: retrain it")
-    return Model(path, manifest, _flat(path / WEIGHTS, raw), found)
+    return raw, found
 
 
 def _manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = tomllib.loads(path.read_text(encoding="utf-8"))
+        if "meta" in manifest:
+            name = path.parent.name
+            raise ModelError(f"{path.parent}: chooses a policy, it does not order jobs itself: write meta:{name}")
         drain, booking = manifest["policy"]["starve_drain"], manifest["policy"].get("booking_size", 0.0)
         complete = (
             isinstance(manifest["weights"]["sha256"], str)
@@ -134,28 +143,32 @@ def _is_style(style: Mapping[str, Any]) -> bool:
     return numbers and style.keys() <= {STARVE_DRAIN, *JOB_FEATURES} and style.get(STARVE_DRAIN, 1.0) > 0
 
 
-def _flat(path: Path, raw: bytes) -> Array:
+def flat_tensors(
+    path: Path, raw: bytes, layout: Mapping[str, tuple[int, ...]], why: Mapping[str, str] | None = None
+) -> dict[str, Array]:
+    """The tensors of a file, each as the layout wants it and finite; `why`: what to say if one is not."""
     try:
         tensors = load_tensors(raw)
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
         raise ModelError(f"{path}: no safetensors file: {error}") from None
-    for name, shape in LAYOUT.items():
+    for name, shape in layout.items():
         tensor = tensors.pop(name, None)
         if tensor is None or tensor.shape != shape or tensor.dtype != np.float32:
             got = "is missing" if tensor is None else f"is {tensor.dtype} {list(tensor.shape)}"
-            raise ModelError(f"{path}: tensor {name} {got}, want float32 {list(shape)}")
+            said = (why or {}).get(name) if tensor is not None else None
+            raise ModelError(said or f"{path}: tensor {name} {got}, want float32 {list(shape)}")
         if not np.isfinite(tensor).all():
             raise ModelError(f"{path}: tensor {name} holds values that are not finite")
         tensors[name] = tensor
-    unknown = sorted(set(tensors) - set(LAYOUT))
+    unknown = sorted(set(tensors) - set(layout))
     if unknown:
         raise ModelError(f"{path}: unknown tensor {unknown[0]}")
-    return flatten(tensors)
+    return dict(tensors)
 
 
-def flatten(tensors: Mapping[str, Array]) -> Array:
+def flatten(tensors: Mapping[str, Array], layout: Mapping[str, tuple[int, ...]] = LAYOUT) -> Array:
     """Tensors by name as the one array that kernels read."""
-    return np.concatenate([np.asarray(tensors[name], dtype=np.float32).ravel() for name in LAYOUT])
+    return np.concatenate([np.asarray(tensors[name], dtype=np.float32).ravel() for name in layout])
 
 
 def unflatten(net: Array) -> dict[str, Array]:
@@ -183,20 +196,30 @@ def save_model(
     booking_size: float = 0.0,
 ) -> Model:
     """Writes a model beside its place, checks it, and only then puts it there; an older one is replaced whole."""
+    full = dict(manifest) | {
+        "policy": {"starve_drain": float(starve_drain), "booking_size": float(booking_size)},
+        "features": contract(),
+    }
+    put_model(path, {name: tensors[name] for name in LAYOUT}, full, load_model)
+    return load_model(path)
+
+
+def put_model(
+    path: Path, tensors: Mapping[str, Array], manifest: Mapping[str, Any], check: Callable[[Path], object]
+) -> None:
+    """Writes weights and a manifest beside their place, checks them, and moves them there; an older one goes whole."""
     path = Path(path)
     check_place(path)
-    raw = save_tensors({name: np.ascontiguousarray(tensors[name], dtype=np.float32) for name in LAYOUT})
+    raw = save_tensors({name: np.ascontiguousarray(table, dtype=np.float32) for name, table in tensors.items()})
     full: dict[str, Any] = {k: v for k, v in manifest.items() if not isinstance(v, Mapping)}
     full |= {k: v for k, v in manifest.items() if isinstance(v, Mapping)}
-    full["policy"] = {"starve_drain": float(starve_drain), "booking_size": float(booking_size)}
-    full["features"] = contract()
     full["weights"] = {"file": WEIGHTS, "sha256": hashlib.sha256(raw).hexdigest()}
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         (fresh / WEIGHTS).write_bytes(raw)
         (fresh / MANIFEST).write_text(to_toml(full), encoding="utf-8")
-        load_model(fresh)
+        check(fresh)
         fresh.chmod(0o755)
         if path.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
@@ -207,7 +230,6 @@ def save_model(
             fresh.rename(path)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-    return load_model(path)
 
 
 def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:

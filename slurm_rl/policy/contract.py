@@ -40,10 +40,14 @@ def contract() -> dict[str, Any]:
 
 def difference(made_for: Mapping[str, Any]) -> str:
     """In what a model's contract differs from this release's; "" if in nothing."""
+    return compare(made_for, VERSION, values())
+
+
+def compare(made_for: Mapping[str, Any], ours_version: int, ours: Mapping[str, float]) -> str:
+    """In what a contract differs from another; "" if in nothing."""
     version, theirs = made_for["version"], made_for["values"]
-    if version != VERSION:
-        return f"made for features of version {version}, this release has {VERSION}"
-    ours = values()
+    if version != ours_version:
+        return f"made for features of version {version}, this release has {ours_version}"
     other = sorted(theirs.keys() ^ ours.keys())
     if other:
         return f"made for other features: {other[0]} is known to {'it' if other[0] in theirs else 'this release'} alone"
@@ -56,13 +60,19 @@ def difference(made_for: Mapping[str, Any]) -> str:
 @cache
 def values() -> dict[str, float]:
     """By feature: its weighted mean over the waiting jobs of a fixed snapshot."""
-    world = _snapshot()
-    queue = np.arange(_RUNNING, _JOBS)
-    _look(world.record, float(_TIME), queue, np.arange(_ENDED), _run_times()[:_ENDED])
+    world, _, queue = fixed_world()
     weight = 1.0 + 0.37 * np.arange(len(queue))  # jobs that change places show, too
     means = weight @ world["features"][: len(queue)].astype(np.float64) / weight.sum()
     found = zip((*JOB_FEATURES, *POOL_FEATURES), (*means, *world["context"]), strict=True)
     return {name: float(f"{value:.7g}") for name, value in found}
+
+
+def fixed_world() -> tuple[World, float, Array]:
+    """A world of its own, in which a network has looked at a queue: the world, the time, and the queue."""
+    world = _snapshot()
+    queue = np.arange(_RUNNING, _JOBS)
+    _look(world.record, float(_TIME), queue, np.arange(_ENDED), _run_times()[:_ENDED])
+    return world, float(_TIME), queue
 
 
 @kernel

@@ -55,6 +55,19 @@ def score_each(w: Record, now: float, queue: np.ndarray, count: int) -> None:
 
 
 @kernel
+def score_each_at_limit(w: Record, now: float, queue: np.ndarray, count: int) -> None:
+    """Job by job, the time limit taken at its word, by a heuristic that is chosen among others that use estimates."""
+    live = t.live(w)
+    for i in range(count):
+        j = queue[i]
+        expected, inverse = live.expected[j], live.inverse[j]
+        live.expected[j] = float(t.jobs(w).limit[j])
+        live.inverse[j] = 1.0 / float(t.jobs(w).limit[j])
+        t.scores(w)[i] = call_score(w, now, j)
+        live.expected[j], live.inverse[j] = expected, inverse
+
+
+@kernel
 def score_as_given(w: Record, now: float, queue: np.ndarray, count: int) -> None:
     """Scores that were written into `live` from outside."""
     for i in range(count):

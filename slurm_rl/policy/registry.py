@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT
 from slurm_rl.policy.heuristics import DEFAULT_WEIGHTS
 from slurm_rl.policy.network import AT, HIDDEN
 from slurm_rl.policy.outside import Outside
+
+if TYPE_CHECKING:
+    from slurm_rl.policy.meta import Meta
 
 DAY = 86400.0
 
@@ -36,11 +40,13 @@ class PolicySpec:
     net: Array | None = field(default=None, repr=False, compare=False)  # a network's weights, in the order of LAYOUT
     digest: str = ""  # … and their sha256
     outside: Outside | None = field(default=None, repr=False, compare=False)  # a policy that is Python
+    meta: Meta | None = field(default=None, repr=False, compare=False)  # a policy that chooses among others
 
     @property
     def row(self) -> Policy:
-        """Its row in the catalogue."""
-        return POLICIES.of_code(self.code)
+        """Its row in the catalogue; of one that chooses, with its members."""
+        row = POLICIES.of_code(self.code)
+        return row if self.meta is None else replace(row, members=self.meta.rows)
 
     @property
     def fixed_order(self) -> bool:
@@ -59,10 +65,14 @@ class PolicySpec:
 
 
 def parse_policy(text: str) -> PolicySpec:
-    """A policy from its name: `NAME`, `NAME@SOURCE`, `rl:MODEL`, or one from outside (policy/outside.py)."""
+    """A policy from its name: `NAME`, `NAME@SOURCE`, `rl:MODEL`, `meta:MODEL`, `bandit:KIND`, or one from outside."""
     kind, colon, model = text.strip().partition(":")
     if colon and kind == "rl":
         return learned(load_model(find_model(model)), text.strip())
+    if colon and kind in ("meta", "bandit"):
+        from slurm_rl.policy.meta import parse_bandit, parse_meta
+
+        return parse_meta(model) if kind == "meta" else parse_bandit(model)
     name, _, source = text.strip().partition("@")
     if name not in POLICIES:
         found = outside.find(name)
@@ -149,6 +159,8 @@ def settings_for(
         "calc_period": 300.0,
         "calculated": -math.inf,
     }
+    if policy.meta is not None:
+        settings |= policy.meta.settings
     return settings | {f"weight_{k}": v for k, v in (DEFAULT_WEIGHTS | dict(weights or {})).items()}
 
 
