@@ -63,6 +63,16 @@ class Config:
     starve_factor: float = _option(
         10.0, _POLICY, "… if it has also waited this many times its estimated run time.", low=0.0, high=1e6
     )
+    starvation: str = _option(
+        "cap",
+        _POLICY,
+        "cap: as above, and a model's own cap. lane: in place of both, the oldest job that has waited two backlogs "
+        "goes first while such jobs have had less than lane_share of the work started. none: nobody goes first.",
+        choices=("cap", "lane", "none"),
+    )
+    lane_share: float = _option(
+        0.2, _POLICY, "The share of the work started that the lane may have.", low=0.01, high=1.0
+    )
     placement: str = _option(
         "best-fit",
         _POLICY,

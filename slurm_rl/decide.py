@@ -19,14 +19,16 @@ from slurm_rl.kernel import tables as t
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.kernel.jit import kernel
 from slurm_rl.kernel.linking import link_kernels
+from slurm_rl.kernel.links import link
 from slurm_rl.kernel.tables import World, enough_rows
 from slurm_rl.place.catalogue import PLACEMENTS, Placement
 from slurm_rl.place.plan import Planner
 from slurm_rl.policy.catalogue import GIVEN, MULTIFACTOR
 from slurm_rl.policy.fairshare import fair_tree, hold
+from slurm_rl.policy.lane import AGE, charge, in_lane
 from slurm_rl.policy.meta import STATE, meta_tables, why_it_rules
-from slurm_rl.policy.order import call_order_queue, site_factor, starving, weight_sum
-from slurm_rl.policy.registry import PolicySpec, booked, network_tables, settings_for
+from slurm_rl.policy.order import call_order_queue, influence_on, site_factor, starving, weight_sum
+from slurm_rl.policy.registry import PolicySpec, booked, network_tables, settings_for, with_lane
 from slurm_rl.policy.sorting import sort_by_score
 
 
@@ -37,6 +39,9 @@ class Guardrails:
     influence: float = 1.0  # 1: the policy's order alone; live, a share of the summed priority weights
     starve_age: float = math.inf  # a job that has waited so many seconds …
     starve_factor: float = 0.0  # … and so many times its estimate goes first
+    starve_drain: float | None = None  # None: the policy's own; so many times the backlog
+    lane_share: float = 0.0  # above 0: in place of these, a lane with that share of the work started (policy/lane.py) …
+    lane_age: float = AGE  # … for the oldest job, once it has waited so many backlogs
 
 
 def decide(
@@ -67,12 +72,14 @@ def decide(
     if scores is not None and not fallback:
         world["live"]["score"][snapshot.pending] = scores
     order, values, factors, promoted, starts, queues = [], [], [], [], [], []
+    lanes: dict[int, tuple[float, float]] = {}
     pool = world["requests"]["pool"][world["jobs"]["request"][snapshot.pending]]
     for p in range(len(world["pools"])):
         queue = np.ascontiguousarray(snapshot.pending[pool == p], dtype=np.int64)
         if not len(queue):
             continue
         ranked, score, factor, first = _rank(world.record, float(snapshot.now), queue)
+        lanes |= _lane(world, p)
         order.append(ranked)
         values.append(score)
         factors.append(factor)
@@ -92,7 +99,10 @@ def decide(
     rulers = _rulers(policy, world, snapshot, [p for p, _ in queues])
     ruling = [ruler.policy for ruler, ranked in zip(rulers, order, strict=False) for _ in ranked] or [""] * len(jobs)
     reasons = tuple(
-        Reason(name, rank, len(jobs), float(score[rank]), bool(first[rank]), fallback, ruling[rank])
+        Reason(
+            *(name, rank, len(jobs), float(score[rank]), bool(first[rank]), fallback, ruling[rank]),
+            lane=lanes.get(jobs[rank]),
+        )
         for rank in range(len(jobs))
     )
     factor = np.concatenate(factors).astype(np.int64).tolist() if order else []
@@ -157,6 +167,10 @@ def _linked(
     if rule.books_many:
         policy = booked(policy)
     policy = replace(policy, starve_age=guard.starve_age, starve_factor=guard.starve_factor)
+    if guard.starve_drain is not None:
+        policy = replace(policy, starve_drain=guard.starve_drain)
+    if guard.lane_share:
+        policy = with_lane(policy, guard.lane_share, guard.lane_age)
     world = snapshot.world.copy()
     calculated = world["calculated"]
     chosen = meta_tables(policy, len(world["pools"]), world)
@@ -172,6 +186,8 @@ def _linked(
     for key, table in (network_tables(policy, len(world["jobs"])) | chosen | _copies(memory)).items():
         world[key] = table
     link_kernels(world, policy.row, placer, rule)
+    if policy.lane_share:
+        link(world, "enter_lane")
     renew_fairshare(world.record, snapshot.now)
     return world
 
@@ -188,6 +204,15 @@ def usable(scores: Array, snapshot: Snapshot, jobs: Array) -> bool:
         return True
     rows = snapshot.world["jobs"][jobs]
     return all(len(np.unique(rows[name])) == 1 for name in ("limit", "request"))
+
+
+def _lane(world: World, pool: int) -> dict[int, tuple[float, float]]:
+    """The pool's job that the lane lets go first, with the lane's share of the work started and what it may have."""
+    row = world["pools"][pool]
+    if not world["lane_share"] or not row["lane_job"]:
+        return {}
+    used = float(row["lane_work"] / row["started_work"]) if row["started_work"] > 0.0 else 0.0
+    return {int(row["lane_job"]) - 1: (used, float(world["lane_share"]))}
 
 
 def _make_scratch(world: World) -> None:
@@ -234,7 +259,9 @@ def _rank(world: Array, now: float, queue: Array) -> tuple[Array, Array, Array, 
     call_order_queue(w, now, queue, count)
     order = t.order(w)[:count].copy()
     own = t.scores(w)[:count].copy()
-    if w.influence < 1.0:
+    influence = influence_on(w, queue[0])
+    pool = t.requests(w).pool[np.int64(t.jobs(w).request[queue[0]])]
+    if influence < 1.0:
         for i in range(count):
             own[i] = t.live(w).score[queue[i]]
     sort_by_score(own, count, t.order(w), t.scratch(w))
@@ -244,13 +271,13 @@ def _rank(world: Array, now: float, queue: Array) -> tuple[Array, Array, Array, 
     for i in range(count):
         place_of[queue[i]] = np.int64(i)
     score, factor, promoted = np.empty(count), np.empty(count), np.empty(count, dtype=np.bool_)
-    bound = w.influence * weight_sum(w)
+    bound = influence * weight_sum(w)
     for rank in range(count):
         j = order[rank]
         at = place_of[j]
         score[rank] = own[at]
-        promoted[rank] = starving(w, now - t.jobs(w).submit[j], t.live(w).expected[j])
-        factor[rank] = site_factor(own_rank[at] if w.influence < 1.0 else rank, count, bound)
+        promoted[rank] = starving(w, now - t.jobs(w).submit[j], t.live(w).expected[j]) or in_lane(w, pool, j)
+        factor[rank] = site_factor(own_rank[at] if influence < 1.0 else rank, count, bound)
         if promoted[rank]:
             factor[rank] = round(bound)
     return order, score, factor, promoted
@@ -275,9 +302,12 @@ def _plan_pool(world: Array, now: int, pool: int, queue: Array, cycle: bool) -> 
     call_order_queue(w, float(now), queue, count)
     w.stamp += 1
     starts = start_jobs(w, now, pool, t.order(w), 0, count, 0, w.stamp, cycle)
-    if w.track_usage:
-        for i in range(starts):
-            j = t.started(w)[i]
+    for i in range(starts):
+        j = t.started(w)[i]
+        t.live(w).start[j] = now
+        if w.lane_share > 0.0:
+            charge(w, j, float(now))
+        if w.track_usage:
             volume = t.requests(w).volume[t.jobs(w).request[j]]
             user, account = np.int64(t.jobs(w).user[j]), np.int64(t.jobs(w).account[j])
             hold(t.users(w), t.accounts(w), user, account, volume, float(now), w.half_life)

@@ -10,7 +10,7 @@ import numpy as np
 
 from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.kernel.build import build
-from slurm_rl.policy.registry import parse_policy
+from slurm_rl.policy.registry import parse_policy, with_lane
 from slurm_rl.traces.trace import Trace, make_trace
 from slurm_rl_sim.simulation import NodeEvents, Simulation
 from slurm_rl_sim.workload import requests_of, sorted_by_id
@@ -115,6 +115,7 @@ def a_simulation(
     preempt: bool = False,
     influence: float = 1.0,
     events: Sequence[Event] = (),
+    lane: float = 0.0,
 ) -> tuple[Simulation, list[int]]:
     """A simulation that has not begun, and the jobs' ids in the order of its rows."""
     trace = a_trace(jobs)
@@ -122,7 +123,7 @@ def a_simulation(
     simulation = Simulation(
         workload,
         trace.run_time.astype(np.float64),
-        parse_policy(policy),
+        with_lane(parse_policy(policy), lane) if lane else parse_policy(policy),
         backfill=backfill,
         placement=placement,
         preempt=preempt,

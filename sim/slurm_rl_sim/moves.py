@@ -12,6 +12,7 @@ from slurm_rl.place.kernels import apply, forget
 from slurm_rl.policy.estimate import estimate
 from slurm_rl.policy.fairshare import hold
 from slurm_rl.policy.heuristics import call_score
+from slurm_rl.policy.lane import charge
 from slurm_rl_sim.state import QUEUED, RUNNING, enqueue, heap_push, heap_remove, queue_place, touch
 
 
@@ -86,6 +87,8 @@ def launch(w: Record, j: int, now: int, began: int) -> None:
     live, log, entries = t.live(w), t.log(w), t.entries(w)
     live.state[j] = RUNNING
     live.start[j] = began
+    if w.lane_share > 0.0:
+        charge(w, j, float(now))
     live.end[j] = max(began + min(needs(w, j), t.jobs(w).limit[j]), now)
     heap_push(w, j)
     if w.track_usage:

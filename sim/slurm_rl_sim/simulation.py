@@ -106,6 +106,8 @@ class Simulation:
         )
         world["live"]["state"][list(wl.rejected)] = st.REJECTED
         link_kernels(world, self.policy.row, self.placement, self.rule)
+        if settings["lane_share"]:
+            link(world, "enter_lane")
         if settings["preempt"]:
             link(world, "preempt")
         if len(world["events"]):

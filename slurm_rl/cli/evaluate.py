@@ -38,6 +38,7 @@ def evaluate(
     cluster: Annotated[Path | None, typer.Option(help="Cluster file; default: TRACE's NAME.cluster.json.")] = None,
     backfill: Annotated[str, typer.Option(help=f"{RULES.listed()}.")] = "easy",
     placement: Annotated[str, typer.Option(help="Where jobs go: best-fit, …")] = "best-fit",
+    starvation: Annotated[str, typer.Option(help="For jobs that wait long: cap, lane or none; not of --base.")] = "cap",
     window: Annotated[str | None, typer.Option(help="Measure A:B only (shares of the span, or seconds).")] = None,
     base: Annotated[str, typer.Option(help="What ratios refer to.")] = "multifactor",
     opponents: Annotated[bool, typer.Option(help="Add the usual baselines.")] = True,
@@ -52,6 +53,7 @@ def evaluate(
     from slurm_rl.cli.progress import progress
     from slurm_rl.evaluate.fit import fit
     from slurm_rl.evaluate.paired import OPPONENTS, Windows, before, compare, gap_closed, tuned_weights
+    from slurm_rl.policy.registry import guarded
     from slurm_rl.traces.read import read_trace
     from slurm_rl_sim.replay import find_cluster, parse_contenders, prepare, window_of
 
@@ -60,6 +62,7 @@ def evaluate(
     span = window_of(jobs, window)
     names = [*policy.split(","), *(OPPONENTS if opponents else ())]
     contenders = parse_contenders(names, backfill)
+    contenders = [replace(c, policy=guarded(c.policy, starvation)) for c in contenders]
     (first,) = parse_contenders(base, backfill)
     weights, styles, fitted, early = None, {}, {}, before(jobs, span)
     if tune and early is not None:

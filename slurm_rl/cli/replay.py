@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections import Counter
@@ -35,6 +36,8 @@ Examples:
   slurm-rl replay trace.csv --cluster cluster.json --window 0.6:1 --json
 
   slurm-rl replay trace.csv --policy multifactor --jobs-out jobs.csv
+
+  slurm-rl replay trace.csv --policy rl:default,sjf-age@user --starvation lane
 
   slurm-rl replay traces/hetero.csv.gz --policy sjf-age@user --placement mip
 
@@ -103,6 +106,9 @@ def replay(
         float | None,
         typer.Option(help="Share of Slurm's weights the policy may move; 1: its order alone. Default: 1, live 0.5."),
     ] = None,
+    starvation: Annotated[
+        str, typer.Option(help="For jobs that wait long: cap (a model's own), lane (docs/learning.md) or none.")
+    ] = "cap",
     window: Annotated[str | None, typer.Option(help="Measure A:B only (shares of the span, or seconds).")] = None,
     seed: Annotated[int, typer.Option(help="For time limits that the trace lacks.")] = 0,
     preempt: Annotated[
@@ -150,6 +156,7 @@ def replay(
     from slurm_rl.cli.progress import progress
     from slurm_rl.place.defer import Deferral
     from slurm_rl.place.plan import PlannerSettings
+    from slurm_rl.policy.registry import guarded
     from slurm_rl.traces.read import read_trace
     from slurm_rl_sim.replay import DEFAULT_POLICIES, find_cluster, parse_contenders, prepare, window_of
     from slurm_rl_sim.replay import replay as run_replay
@@ -171,6 +178,7 @@ def replay(
         _tell(trace, happened, real.runs, jobs_out, report, figures, as_json, real.described())
         return
     contenders = parse_contenders(policy if policy is not None else DEFAULT_POLICIES, backfill)
+    contenders = [dataclasses.replace(c, policy=guarded(c.policy, starvation)) for c in contenders]
     where = find_cluster(jobs, trace, cluster)
     prepared = prepare(jobs, where, window=window_of(jobs, window), seed=seed, speeds=_speed_matrix(speeds))
     with progress(as_json) as on_progress:

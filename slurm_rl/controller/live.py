@@ -20,7 +20,7 @@ from slurm_rl.controller.advice import Advisor, Submission
 from slurm_rl.controller.estimates import Finished, RunTimes
 from slurm_rl.controller.explain.place_in_queue import Ordered
 from slurm_rl.controller.explain.start_forecast import expected_starts
-from slurm_rl.controller.live_policy import LivePolicy
+from slurm_rl.controller.live_policy import LivePolicy, guardrails_of
 from slurm_rl.controller.slurm_snapshot import LiveQueue, observe
 from slurm_rl.controller.tick import Controller
 from slurm_rl.decide import Guardrails
@@ -163,8 +163,7 @@ class ControllerLive:
             return None
         known = self._asked
         if known is None or known[0] is not observed or known[1] is not config or known[2].policy is not policy:
-            guardrails = Guardrails(config.influence, config.starve_age, config.starve_factor)
-            known = self._asked = (observed, config, Ordered(*observed, policy, guardrails))
+            known = self._asked = (observed, config, Ordered(*observed, policy, guardrails_of(config)))
         return known[2]
 
     def past(self, job_id: int, submit_time: int) -> list[dict[str, object]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from slurm_rl.config import Config
 from slurm_rl.controller.outside import scorer
 from slurm_rl.controller.promote import CURRENT, Promotions
 from slurm_rl.decide import Guardrails, decide, ready_to_order, usable
@@ -77,6 +79,15 @@ class LivePolicy:
         fallback = bool(plan.reasons) and plan.reasons[0].fallback
         given = self.score is not None
         return ready_to_order(snapshot, self.spec, guardrails, weights, given=given, fallback=fallback)
+
+
+def guardrails_of(config: Config) -> Guardrails:
+    """The bounds that a configuration sets on any policy."""
+    if config.starvation == "lane":
+        return Guardrails(config.influence, lane_share=config.lane_share)
+    if config.starvation == "none":
+        return Guardrails(config.influence, starve_drain=math.inf)
+    return Guardrails(config.influence, config.starve_age, config.starve_factor)
 
 
 def _nothing(snapshot: Snapshot) -> Array:

@@ -22,8 +22,9 @@ from slurm_rl.controller.diff import changes, in_safe_write_order, wanted_factor
 from slurm_rl.controller.estimates import RunTimes
 from slurm_rl.controller.explain.queue_report import QueueReport
 from slurm_rl.controller.explain.start_forecast import expected_starts
+from slurm_rl.controller.lane import LaneBook
 from slurm_rl.controller.learning import Learning
-from slurm_rl.controller.live_policy import LivePolicy, load_policy
+from slurm_rl.controller.live_policy import LivePolicy, guardrails_of, load_policy
 from slurm_rl.controller.promote import CURRENT, Promotions
 from slurm_rl.controller.slurm_snapshot import LiveQueue, observe
 from slurm_rl.controller.undo import undo
@@ -31,7 +32,6 @@ from slurm_rl.controller.writers.gpu_type import GpuTypeWriter
 from slurm_rl.controller.writers.protocol import Turn, Writer
 from slurm_rl.controller.writers.site_factor import SiteFactorWriter
 from slurm_rl.controller.writers.start_time import StartTimeWriter, rules
-from slurm_rl.decide import Guardrails
 from slurm_rl.domain.snapshot import Plan
 from slurm_rl.errors import EnvironmentMissing, SlurmRlError
 from slurm_rl.kernel.arrays import Array
@@ -96,6 +96,7 @@ class Controller:
         self.budget = WriteBudget(config)
         self.planner = _planner(config)
         self.learning = Learning(config, clock)
+        self.lane = LaneBook(Path(config.state_dir))
         self.site_factor = SiteFactorWriter(config, journal, self.metrics, self.budget)
         self.gpu_type = GpuTypeWriter(config, journal)
         self.start_time = StartTimeWriter(config, journal, self.metrics)
@@ -147,8 +148,12 @@ class Controller:
 
         # 3. Decide.
         began = time.perf_counter()
-        guardrails = Guardrails(self.config.influence, self.config.starve_age, self.config.starve_factor)
+        guardrails = guardrails_of(self.config)
+        if guardrails.lane_share:
+            self.lane.enter(queue)
         plan = self.policy.plan(queue.snapshot, guardrails, dict(queue.weights), self.config.placement, self.planner)
+        if guardrails.lane_share:
+            self.lane.note(queue, plan)
         note = self._gate(plan)
 
         # 4. Compare: only what changes the order, the head of the queue first, within the budget.

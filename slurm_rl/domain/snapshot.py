@@ -33,10 +33,14 @@ class Reason:
     promoted: bool  # waited so long that it goes before the policy's order
     fallback: bool  # the policy's scores were unusable: Slurm's own order stands
     ruler: str = ""  # of a policy that chooses: which one scored this job
+    lane: tuple[float, float] | None = None  # if the lane promoted it: the lane's share of work started, and the most
 
     def __str__(self) -> str:
         if self.fallback:
             return f"{self.policy} gave no usable scores; Slurm's own order stands"
+        if self.lane is not None:
+            used, most = self.lane
+            return f"{self.rank + 1} of {self.of}: goes first within the lane: {used:.0%} of {most:.0%} used"
         scored = f"{self.policy} lets {self.ruler} rule, score" if self.ruler else f"{self.policy} score"
         why = "promoted: it has waited too long" if self.promoted else f"{scored} {self.score:.6g}"
         return f"{self.rank + 1} of {self.of}: {why}"

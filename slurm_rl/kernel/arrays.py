@@ -109,6 +109,11 @@ POOL = np.dtype(
         ("planned", "i8"),  # whether EASY's reservation still stands
         ("due", "i8"),  # whether a backfill cycle is due at the next tick
         ("cpu_only", "i8"),  # 1: none of its nodes has a GPU
+        ("lane_job", "i8"),  # 1 + the job that the lane lets go first; 0: none
+        ("lane_work", "f8"),  # that the lane let start, older work counting less …
+        ("started_work", "f8"),  # … and all that was started
+        ("lane_time", "f8"),  # when these two were last counted
+        ("distrust", "f8"),  # share of its influence that the policy has lost here (controller/promise.py)
     ],
     align=True,
 )
@@ -212,6 +217,9 @@ SCALARS = [
     ("starve_age", "f8"),  # seconds of waiting after which a job may be promoted; inf = never
     ("starve_factor", "f8"),  # … if it has also waited this many times its estimate
     ("starve_drain", "f8"),  # … or if it has waited this many times as long as its pool's backlog takes to drain
+    ("lane_share", "f8"),  # of the work started that the lane may have; 0: there is no lane
+    ("lane_age", "f8"),  # backlogs that its job must have waited
+    ("lane_half_life", "f8"),  # seconds after which work that was started counts half
     # A network's:
     ("booking_size", "f8"),  # added to its weight of the size in pools without GPUs
     ("observation", "i8"),  # counts observations of queues

@@ -16,6 +16,7 @@ from slurm_rl.kernel.links import FLOAT, INT, LIST, NOTHING, by_address, slot
 from slurm_rl.policy.estimate import refresh
 from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT, observe
 from slurm_rl.policy.heuristics import call_score, multifactor_priority
+from slurm_rl.policy.lane import call_enter_lane
 from slurm_rl.policy.network import count_size, score_network
 from slurm_rl.policy.sorting import sort_by_score
 
@@ -32,6 +33,12 @@ def site_factor(rank: int, count: int, bound: float) -> float:
     if count < 2:
         return 0.0
     return float(round(bound * (1.0 - 2.0 * rank / (count - 1.0))))
+
+
+@inlined
+def influence_on(w: Record, j: int) -> float:
+    """The policy's influence on the pool of a job: less where a promise is in danger."""
+    return w.influence * (1.0 - t.pools(w).distrust[t.requests(w).pool[np.int64(t.jobs(w).request[j])]])
 
 
 @inlined
@@ -134,7 +141,7 @@ def order_queue(w: Record, now: float, queue: np.ndarray, count: int) -> None:
     if w.choose_policy_at != 0:
         call_choose_policy(w, now, queue, count)
     call_score_queue(w, now, queue, count)
-    influence = w.influence
+    influence = influence_on(w, queue[0])
     if influence < 1.0:
         # A bounded site factor by rank on top of Slurm's own priority, as the controller writes it.
         sort_by_score(scores, count, order, scratch)
@@ -151,6 +158,8 @@ def order_queue(w: Record, now: float, queue: np.ndarray, count: int) -> None:
             scores[i] = math.inf  # equal scores fall back on submit order: the longest waiting first
         elif math.isnan(scores[i]):
             scores[i] = -math.inf
+    if w.lane_share > 0.0:
+        call_enter_lane(w, now, queue, count)
     sort_by_score(scores, count, order, scratch)
     if w.taping:
         call_record_turn(w, now, queue, count)

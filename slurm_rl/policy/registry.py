@@ -11,7 +11,7 @@ import numpy as np
 
 from slurm_rl.errors import InputError, unknown_name
 from slurm_rl.kernel.arrays import Array
-from slurm_rl.policy import outside
+from slurm_rl.policy import lane, outside
 from slurm_rl.policy.catalogue import BY_USER, GIVEN, LEARNED, POLICIES, SOURCES, Policy, policy_names
 from slurm_rl.policy.checkpoint import STARVE_DRAIN, Model, find_model, load_model
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT
@@ -35,6 +35,8 @@ class PolicySpec:
     starve_age: float = math.inf
     starve_factor: float = 0.0
     starve_drain: float = math.inf
+    lane_share: float = 0.0  # of the work started that the lane may have (lane.py); 0: there is no lane
+    lane_age: float = lane.AGE
     booking_size: float = 0.0  # added to a network's weight of `size` where wide jobs cost most: see `booked`
     styles: Mapping[str, Mapping[str, float]] = field(default_factory=dict, repr=False, compare=False)
     net: Array | None = field(default=None, repr=False, compare=False)  # a network's weights, in the order of LAYOUT
@@ -51,7 +53,7 @@ class PolicySpec:
     @property
     def fixed_order(self) -> bool:
         """Whether the order of two waiting jobs can never change."""
-        return self.row.fixed_order and self.source != BY_USER and self.starve_age == math.inf
+        return self.row.fixed_order and self.source != BY_USER and self.starve_age == math.inf and not self.lane_share
 
     @property
     def ours(self) -> bool:
@@ -138,6 +140,24 @@ def in_style(policy: PolicySpec, name: str) -> PolicySpec:
     return replace(policy, net=net, starve_drain=style.get(STARVE_DRAIN, policy.starve_drain), styles={})
 
 
+def with_lane(policy: PolicySpec, share: float = lane.SHARE, age: float = lane.AGE) -> PolicySpec:
+    """The policy with a lane for its oldest jobs in place of its caps on waiting."""
+    caps = {"starve_age": math.inf, "starve_factor": 0.0, "starve_drain": math.inf}
+    return replace(policy, **caps, lane_share=share, lane_age=age)  # type: ignore[arg-type]  # each is a float
+
+
+STARVATION = ("cap", "lane", "none")
+
+
+def guarded(policy: PolicySpec, starvation: str, share: float = lane.SHARE) -> PolicySpec:
+    """The policy with another rule for jobs that wait long: its own cap, the lane, or none."""
+    if starvation not in STARVATION:
+        raise unknown_name("starvation", starvation, STARVATION)
+    if starvation == "lane":
+        return with_lane(policy, share)
+    return policy if starvation == "cap" else replace(policy, starve_age=math.inf, starve_drain=math.inf)
+
+
 def settings_for(
     policy: PolicySpec, *, influence: float = 1.0, preempt: bool = False, weights: Mapping[str, float] | None = None
 ) -> dict[str, float]:
@@ -153,6 +173,9 @@ def settings_for(
         "starve_age": policy.starve_age,
         "starve_factor": policy.starve_factor,
         "starve_drain": policy.starve_drain,
+        "lane_share": policy.lane_share,
+        "lane_age": policy.lane_age,
+        "lane_half_life": lane.HALF_LIFE,
         "booking_size": policy.booking_size,
         "max_age": 7 * DAY,
         "half_life": 7 * DAY,

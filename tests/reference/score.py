@@ -106,8 +106,8 @@ class History:
         for level, key in enumerate(keys):
             self.groups.setdefault(key, Group()).learn(log_run, 0.999 if level == 0 else 0.92)
 
-    def predict(self, keys: list[tuple[object, ...]], limit: int) -> tuple[float, float]:
-        """The estimate and E[1/r]."""
+    def predict(self, keys: list[tuple[object, ...]], limit: int) -> tuple[float, float, float]:
+        """The estimate, E[1/r], and the standard deviation of the estimate's logarithm."""
         mean = math.log(limit) + (self.everyone.mean if self.everyone.weight else math.log(0.5))
         variance = self.everyone.variance if self.everyone.weight > 5 else 2.0
         for key in keys:
@@ -118,7 +118,8 @@ class History:
                 variance = share * group.variance + (1 - share) * (variance + share * gap * gap)
                 mean += share * gap
         mean, variance = min(mean, math.log(limit)), min(variance, 6.0)
-        return math.exp(mean), float(np.float32(math.exp(-mean + variance / 2)))
+        spread = float(np.float32(math.sqrt(variance)))
+        return math.exp(mean), float(np.float32(math.exp(-mean + variance / 2))), spread
 
 
 @dataclass

@@ -37,6 +37,7 @@ class Live:
     done: float = 0.0
     estimate: float = 0.0
     inverse: float = 0.0
+    spread: float = 0.0
     version: int = -1
     held: Placement = ()
     booked: tuple[int, Placement] | None = None
@@ -69,6 +70,7 @@ class Reference:
     placement: str = "first-fit"
     preempt: bool = False
     influence: float = 1.0
+    lane: float = 0.0  # share of the work started that the oldest jobs may have
     events: Sequence[Event] = ()
     choose_tier: TierChooser | None = None
 
@@ -108,6 +110,8 @@ class Reference:
         self.due: set[int] = set()
         self.todo = list(self.jobs)
         self.coming = sorted(self.events, key=lambda e: e.time)
+        self.in_lane: dict[int, Live | None] = {}
+        self.begun: dict[int, list[tuple[int, float, bool]]] = {p: [] for p in self.cursor}  # when, work, by the lane
         self.touched: dict[int, bool] = {}  # pool -> whether something was released
 
     def _nodes_of_pool(self, pool: int) -> list[int]:
@@ -213,7 +217,7 @@ class Reference:
 
     def _estimate(self, job: Live) -> None:
         if self.source == "user":
-            job.estimate, job.inverse = self.history.predict(job.keys, job.limit)
+            job.estimate, job.inverse, job.spread = self.history.predict(job.keys, job.limit)
             job.version = self.versions.get(job.row.user, 0)
         else:
             job.estimate = job.work if self.source == "oracle" else job.limit
@@ -262,7 +266,37 @@ class Reference:
                 for rank, j in enumerate(order)
             }
             order.sort(key=lambda j: (-top[j.index], j.index))
+        if self.lane and order:
+            self._let_the_oldest_go_first(pool, order)
         return order
+
+    # --- the lane ---------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _usual(job: Live) -> float:
+        """The mean of the run time, of which the estimate is the median, within the limit."""
+        return min(job.estimate * math.exp(job.spread**2 / 2), job.limit)
+
+    def _let_the_oldest_go_first(self, pool: int, order: list[Live]) -> None:
+        """The oldest job that has waited two backlogs goes first, while the lane has had no more than its share."""
+        self.in_lane[pool] = None
+        weights = [2.0 ** ((then - self.now) / (2 * 86400)) for then, *_ in self.begun[pool]]
+        total = sum(w * work for w, (_, work, _) in zip(weights, self.begun[pool], strict=True))
+        lane = sum(w * work for w, (_, work, mine) in zip(weights, self.begun[pool], strict=True) if mine)
+        if lane > self.lane * total + 1e-9 * total:
+            return
+        work = sum(j.size * self._usual(j) for j in order)
+        for job in self._running_in(pool):
+            elapsed = self.now - job.start
+            left = min(max(self._usual(job) - elapsed, 0.3 * elapsed), max(job.limit - elapsed, 0))
+            work += job.size * left
+        inside = [self.nodes[n] for n in self._nodes_of_pool(pool)]
+        whole = max(sum(n.gpus for n in inside) or sum(n.cpus for n in inside), 1)
+        oldest = min(order, key=lambda j: j.index)
+        if self.now - oldest.submit > 2 * max(work / whole, 60.0):
+            self.in_lane[pool] = oldest
+            order.remove(oldest)
+            order.insert(0, oldest)
 
     # --- placing and starting ---------------------------------------------------------------------------------------
 
@@ -323,6 +357,7 @@ class Reference:
         for job in self.running:
             if id(job) not in before:
                 self._hold(job, +1)
+                self.begun[pool].append((self.now, job.size * self._usual(job), job is self.in_lane.get(pool)))
 
     def _pass(self, pool: int) -> None:
         if self.preempt:

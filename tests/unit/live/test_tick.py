@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from slurm_rl.controller.assign import _inversions
+from slurm_rl.controller.lane import LaneBook
 from slurm_rl.controller.live_policy import LivePolicy, load_policy
 from slurm_rl.controller.slurm_snapshot import own_priority
 from slurm_rl.controller.undo import undo
@@ -232,6 +233,29 @@ def test_a_job_that_starved_goes_first(controller: MakeController) -> None:
     row = c.view.job(1)
     assert row is not None
     assert row.promoted
+
+
+def test_the_lane_lets_the_oldest_go_first_and_counts_what_it_started(
+    controller: MakeController, tmp_path: Path
+) -> None:
+    slurm = a_queue()
+    slurm.jobs[1] = a_job(1, limit=9000, waited=200_000)
+    c = controller(slurm, starvation="lane", lane_share=0.3, state_dir=str(tmp_path))
+    c.tick()
+    assert slurm.order() == [1, 6, 5, 4, 3, 2]
+    assert c.view is not None
+    row = c.view.job(1)
+    assert row is not None
+    assert row.why == "1 of 6: goes first within the lane: 0% of 30% used"
+    # Once it runs, all that was started was started by the lane: the next one waits for its share.
+    slurm.jobs[1] = a_running_job(1, "n1")
+    slurm.jobs[2] = a_job(2, limit=9000, waited=199_000)
+    c.tick()
+    assert [share.lane / share.started for share in c.lane.shares.values()] == [1.0]
+    row = c.view.job(2)
+    assert row is not None
+    assert not row.promoted
+    assert LaneBook(Path(c.config.state_dir)).shares == c.lane.shares, "a restart does not open it anew"
 
 
 def given(scores: Sequence[float]) -> LivePolicy:

@@ -7,6 +7,7 @@ influence and longer queues. A failing case names its seed: `a_case(seed)` bring
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from builders import replay
@@ -78,3 +79,19 @@ def test_a_bounded_influence_on_top_of_multifactor(influence: float) -> None:
             a_case(base + number), policy, BACKFILLS[number % 5], PLACEMENTS[number // 5 % 5], influence=influence
         )
         assert not difference, f"seed {base + number}: {difference}"
+
+
+@pytest.mark.parametrize("backfill", BACKFILLS)
+def test_a_lane_for_the_oldest_jobs(backfill: str) -> None:
+    base = 50_000_000 + 100_000 * BACKFILLS.index(backfill)
+    changed = 0
+    for number, policy in enumerate(POLICIES):
+        case, placement = a_case(base + number, many=True), PLACEMENTS[number % 5]
+        # Backlogs of less than a minute count as a minute, so times are stretched.
+        jobs = [replace(j, submit=60 * j.submit, run=60 * j.run, limit=60 * j.limit) for j in case.jobs]
+        case = replace(case, jobs=jobs)
+        difference = compare(case, policy, backfill, placement, lane=0.2)
+        assert not difference, f"seed {base + number}: {difference}"
+        plain = replay(case.cluster, case.jobs, policy, backfill, placement)
+        changed += plain != replay(case.cluster, case.jobs, policy, backfill, placement, lane=0.2)
+    assert changed, "a lane that changes nothing proves nothing"
