@@ -108,6 +108,11 @@ def _tell(result: dict[str, object]) -> None:
         print(f"{result['freed']} of {result['steered']} jobs have their own constraint again")
     if result["deferred"]:
         print(f"{result['lifted']} of {result['deferred']} jobs that were deferred may start again")
+    if result["ended"]:
+        print(
+            f"{result['ended']} jobs have ended; one that is requeued while Slurm remembers it (MinJobAge) has again "
+            "what was written: then run slurm-rl undo again (a running service does so by itself)"
+        )
     if result["stopped_leader"]:
         print(f"{result['leader']} led: it was put into mode off")
     if result["left"]:

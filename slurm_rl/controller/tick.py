@@ -316,17 +316,17 @@ class Controller:
 
     def _something_left(self) -> bool:
         """Whether something of ours may be left: at once if it is known, now and then if it can only be guessed."""
-        if self.journal.touched() or self.journal.deferred():
+        if self.journal.touched():
             return True
-        due = self.clock() - self._looked >= _LOOK_EVERY
-        return due and bool(self.journal.watched() or self.journal.steered())
+        due = not 0 <= self.clock() - self._looked < _LOOK_EVERY  # a clock that was set back must not put it off
+        return due and bool(self.journal.deferred() or self.journal.watched() or self.journal.steered())
 
     def _take_back(self) -> None:
         """Outside enforce mode nothing of ours stays in Slurm."""
         token = self._lead()
         if token is not None:
-            self._looked = self.clock()
             done = undo(self.client, self.journal, token=token, clock=self.clock)
+            self._looked = self.clock()
             log.warning(
                 "undo",
                 touched=done.touched,

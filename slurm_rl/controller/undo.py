@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from slurm_rl.controller.ours import shown
 from slurm_rl.controller.writers.catalogue import WRITERS
 from slurm_rl.controller.writers.clear_factors import PAUSE
-from slurm_rl.controller.writers.protocol import TakeBack
+from slurm_rl.controller.writers.protocol import IN_FLIGHT, TakeBack
 from slurm_rl.obs.journal import Journal, JournalError
 from slurm_rl.obs.lease_holder import own_name
 from slurm_rl.slurm.client import SlurmClient
 from slurm_rl.slurm.model import SlurmJob
-
-_IN_FLIGHT = 60.0  # seconds in which a write that nobody reported on may still reach slurmctld
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +32,7 @@ class Undone:
     freed: int = 0  # … and have their user's own again
     deferred: int = 0  # jobs that had a start time of ours
     lifted: int = 0  # … and may start again
+    ended: int = 0  # jobs that have ended: requeued while Slurm remembers them, they would have something of ours again
 
     @property
     def complete(self) -> bool:
@@ -63,7 +62,7 @@ def undo(
             if stopped:
                 journal.command(clock(), "off", "undo")
             token = journal.acquire(own_name(), clock(), 300.0, force=True)
-    unsettled = journal.in_flight(clock() - _IN_FLIGHT)
+    unsettled = journal.in_flight(clock() - IN_FLIGHT)
     if unsettled:
         _await_quiet(client, sleep)
     order = TakeBack(client, journal, everything, token, unsettled, clock, sleep)
@@ -85,19 +84,21 @@ def undo(
         freed=types.returned,
         deferred=starts.found,
         lifted=starts.returned,
+        ended=len(factors.ended | types.ended | starts.ended),
     )
 
 
 def _await_quiet(client: SlurmClient, sleep: Callable[[float], None]) -> None:
-    """A killed controller's scontrol may still be writing: wait until factors stand still, but not for ever."""
-    before = _factors(client.snapshot().jobs)
+    """A killed controller's scontrol may still be writing: wait until the queue stands still, but not for ever."""
+    before = _ours(client.snapshot().jobs)
     for _ in range(20):
         sleep(PAUSE)
-        now = _factors(client.snapshot().jobs)
+        now = _ours(client.snapshot().jobs)
         if now == before:
             return
         before = now
 
 
-def _factors(jobs: Iterable[SlurmJob]) -> dict[int, int | None]:
-    return {job.job_id: shown(job) for job in jobs}
+def _ours(jobs: Iterable[SlurmJob]) -> dict[int, tuple[object, ...]]:
+    """What we may write of each job."""
+    return {job.job_id: (shown(job), job.features, job.prefer, job.eligible_time) for job in jobs}

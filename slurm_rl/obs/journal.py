@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -207,8 +207,16 @@ class Journal:
         return {(j, s) for j, s in self._rows("SELECT job_id, submit_time FROM touched WHERE time < ?", when)}
 
     def in_flight(self, since: float) -> bool:
-        """Whether a write was journaled since then whose outcome nobody recorded: it may still be under way."""
-        return bool(self._rows("SELECT 1 FROM change WHERE status = 'intended' AND time >= ? LIMIT 1", since))
+        """Whether a write was journaled since then whose outcome nobody recorded: it may still be under way.
+
+        Of types and start times outcomes are not recorded: a young one may be.
+        """
+        queries = (
+            "SELECT 1 FROM change WHERE status = 'intended' AND time >= ? LIMIT 1",
+            "SELECT 1 FROM steered WHERE time >= ? LIMIT 1",
+            "SELECT 1 FROM deferred WHERE time >= ? LIMIT 1",
+        )
+        return any(self._rows(query, since) for query in queries)
 
     def watch(self, jobs: Sequence[tuple[Key, bool]], now: float) -> None:
         """Moves touched jobs to the watch list: (job, whether slurmctld confirmed the 0)."""
@@ -258,6 +266,20 @@ class Journal:
         """The feature expressions that jobs have from us: (id, submit time) -> what, and the user's own."""
         rows = self._rows("SELECT job_id, submit_time, field, value, own FROM steered")
         return {(j, s): Steered(str(f), str(v), str(o)) for j, s, f, v, o in rows}
+
+    def steered_before(self, when: float) -> set[Key]:
+        """Jobs whose expression was written before then."""
+        return {(j, s) for j, s in self._rows("SELECT job_id, submit_time FROM steered WHERE time < ?", when)}
+
+    def absent_since(self, jobs: Iterable[Key], now: float) -> dict[Key, float]:
+        """Since when each of these steered jobs is not there; those that are not named are there again."""
+        rows = self._rows("SELECT job_id, submit_time, since FROM absent")
+        known, given = {(j, s): float(since) for j, s, since in rows}, set(jobs)
+        if known.keys() != given:
+            with self._transaction() as db:
+                db.executemany("DELETE FROM absent WHERE job_id = ? AND submit_time = ?", sorted(known.keys() - given))
+                db.executemany("INSERT OR IGNORE INTO absent VALUES (?, ?, ?)", [(*k, now) for k in given])
+        return {key: known.get(key, now) for key in given}
 
     def release_steered(self, jobs: Sequence[Key]) -> None:
         """Drops jobs that have started, have ended or have their own expression again."""

@@ -43,10 +43,16 @@ CREATE TABLE IF NOT EXISTS watched (
   job_id INTEGER NOT NULL, submit_time INTEGER NOT NULL, value INTEGER NOT NULL, confirmed INTEGER NOT NULL,
   time REAL NOT NULL, PRIMARY KEY (job_id, submit_time)) WITHOUT ROWID;
 """
+_ABSENT = """
+CREATE TABLE IF NOT EXISTS absent (
+  job_id INTEGER NOT NULL, submit_time INTEGER NOT NULL, since REAL NOT NULL,
+  PRIMARY KEY (job_id, submit_time)) WITHOUT ROWID;
+"""
 TABLES = (  # made in one transaction each; a journal of an older version lacks the last ones
     ("promotion", _SCHEMA),
     ("steered", _STEERED),
     ("deferred", _DEFERRED),
     ("would_defer", _WOULD_DEFER),
     ("watched", _WATCHED),
+    ("absent", _ABSENT),
 )

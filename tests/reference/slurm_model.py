@@ -48,6 +48,7 @@ class Record:
     het: int = 0
     reservation: str = ""
     comment: str = ""
+    features: str = ""
     ended: float = 0.0
 
 
@@ -135,7 +136,8 @@ class ModelSlurm:
         if r.state == "PENDING" or r.state == "SPECIAL_EXIT":
             return
         r.state, r.submitted, r.restarts = "PENDING", int(self.now), r.restarts + 1
-        r.begin, r.ended, r.held, r.hand = int(self.now) + REQUEUE_DELAY, 0.0, hold or special, 0
+        r.begin = r.begin if r.begin > self.now else int(self.now) + REQUEUE_DELAY
+        r.ended, r.held, r.hand = 0.0, hold or special, 0
         if special:
             r.state = "SPECIAL_EXIT"
 
@@ -167,7 +169,12 @@ class ModelSlurm:
             release=Release(22, 5),
             cluster="model",
             jobs=tuple(self._shown(r) for r in self.alive()),
-            nodes=(SlurmNode(name="n1", state="ALLOCATED", cpus=8, mem_mb=9, gpus={"a100": 8}, partitions=("batch",)),),
+            nodes=tuple(
+                SlurmNode(
+                    name=name, state="IDLE", cpus=8, mem_mb=9, gpus={kind: 2}, features=(kind,), partitions=("batch",)
+                )
+                for name, kind in (("n1", "a100"), ("n2", "t4"))
+            ),
             partitions=(SlurmPartition(name="batch", state="UP", default=True, default_time=3600),),
             weights=PriorityWeights(partition=1500),
             fairshare={},
@@ -192,6 +199,7 @@ class ModelSlurm:
             dependency=f"afterany:{r.after}(unfulfilled)" if other is not None and not other.ended else "",
             reservation=r.reservation,
             comment=r.comment,
+            features=r.features,
             restarts=r.restarts,
             array_job_id=r.array,
             array_tasks=",".join(map(str, r.tasks)),
@@ -211,15 +219,21 @@ class ModelSlurm:
     def update(self, updates: Sequence[JobUpdate]) -> list[UpdateResult]:
         results = []
         for u in updates:
-            assert u.site_factor is not None
-            assert u.start_at is None, "a deferral that nobody configured"
             self.before_write(u)
             r = self.records.get(u.job_id)
             if r is None or r.ended:
                 results.append(UpdateResult(u.job_id, UpdateStatus.REFUSED, "Job has already finished"))
                 continue
-            assert OWN + u.site_factor >= 1, "the least priority of all would be as good as a hold"
-            r.site = u.site_factor
+            if u.site_factor is None and r.state != "PENDING":
+                results.append(UpdateResult(u.job_id, UpdateStatus.REFUSED, "Job is no longer pending execution"))
+                continue
+            if u.site_factor is not None:
+                assert OWN + u.site_factor >= 1, "the least priority of all would be as good as a hold"
+                r.site = u.site_factor
+            if u.features is not None:
+                r.features = u.features
+            if u.start_at is not None:
+                r.begin = u.start_at
             results.append(UpdateResult(u.job_id, UpdateStatus.APPLIED))
         return results
 

@@ -10,6 +10,7 @@ import itertools
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, Protocol
 
 from hypothesis import strategies as st
@@ -18,13 +19,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from reference.slurm_model import ModelSlurm
 from slurm_rl.config import Config
 from slurm_rl.controller.live_policy import load_policy
+from slurm_rl.controller.ours import keys_of
 from slurm_rl.controller.tick import Controller
 from slurm_rl.controller.undo import undo
+from slurm_rl.controller.writers.gpu_type import FeatureWrite
+from slurm_rl.controller.writers.start_time import SLACK, StartTimeWrite
 from slurm_rl.errors import SlurmRlError
-from slurm_rl.obs.journal import Journal
+from slurm_rl.obs.journal import Deferred, Journal
+from slurm_rl.slurm.model import SlurmJob
 
 ADVISED = 77  # what the submit plugin writes on our advice
 OPERATORS = 555  # what an operator writes to a job of somebody who opted out
+TYPE = "a100"  # what a plan steers jobs to
+DEFERRED = 5000  # seconds for which a plan defers a job
 HOSTS = ("here/1/1", "there/1/1")
 
 
@@ -42,6 +49,7 @@ class Site(Protocol):
     def submit(self, kind: str, other: int, limit: int) -> list[int]: ...
     def act(self, what: str, job: int, other: int) -> None: ...
     def jobs(self) -> list[int]: ...
+    def ended(self) -> list[int]: ...
     def held(self) -> set[int]: ...
     def factors(self) -> dict[int, int]: ...
     def pass_time(self, seconds: int) -> None: ...
@@ -77,11 +85,13 @@ class Machine(RuleBasedStateMachine):
             users_may_opt_out=True,
             interval=0.5,
             lease_seconds=2.0,
+            placement_lever="features",
+            placement_defer=7200,
             state_dir=self.directory.name,
         )
         self.controllers: list[Controller] = []
         self.opted_out: set[int] = set()
-        self.held_by_users: set[int] = set()
+        self.start_times: set[tuple[int, int]] = set()  # (job, second) that we wrote
 
     @initialize()
     def begin(self) -> None:
@@ -110,6 +120,91 @@ class Machine(RuleBasedStateMachine):
     def act(self, what: str, which: int, other: int) -> None:
         if job := self._job(which):
             self.site.act(what, job, self._job(other))
+
+    @rule(which=st.integers(0, 50), how=st.sampled_from(["requeue", "requeuehold"]))
+    def bring_back(self, which: int, how: str) -> None:
+        """A job that has ended is requeued, as long as Slurm remembers it."""
+        if ended := self.site.ended():
+            self.site.act(how, ended[which % len(ended)], 0)
+
+    @rule(
+        which=st.integers(0, 50),
+        how=st.sampled_from(["requeue", "requeuehold"]),
+        defer=st.booleans(),
+        everything=st.booleans(),
+    )
+    def bring_back_after_an_undo(self, which: int, how: str, defer: bool, everything: bool) -> None:
+        """What an undo could not change, because the job had ended, is taken back by the next one."""
+        if job := self._job(which):
+            leader = 0 if self.controllers[0]._lead() is not None else 1
+            self.controllers[leader].command("enforce", "machine")
+            self._safely(leader)
+            if defer:
+                self.defer(leader, which, "whole")
+            else:
+                self.steer(leader, which, "whole")
+            self.site.act("finish", job, 0)
+            self._safely(leader)
+            self.undo(everything)
+            if job in self.site.ended():
+                self.site.act(how, job, 0)
+            self.undo(everything)
+
+    @rule(which=st.integers(0, 1), job=st.integers(0, 50), how=st.sampled_from(["whole", "not sent", "not heard"]))
+    def steer(self, which: int, job: int, how: str) -> None:
+        """A plan wants a job on a GPU type; its controller may die before or after Slurm is told."""
+        if (record := self._waiting(job)) is None or record.features not in ("", TYPE):
+            return
+        c = self.controllers[which]
+        (key,) = keys_of([record], self.journal.steered())
+        value = TYPE if not record.features else ""
+        self._write(which, how, c.gpu_type, FeatureWrite(key, record, value, "", "a plan"))
+
+    @rule(which=st.integers(0, 1), job=st.integers(0, 50), how=st.sampled_from(["whole", "not sent", "not heard"]))
+    def defer(self, which: int, job: int, how: str) -> None:
+        """A plan lets a job wait, or lets a job that waits so start."""
+        if (record := self._waiting(job)) is None:
+            return
+        rows, now = self.journal.deferred(), int(self.site.now)
+        (key,) = keys_of([record], rows)
+        if key in rows and rows[key].lasts(now):
+            row = Deferred(now, True, record.submit_time or 0, now, TYPE, 1)
+        elif (record.eligible_time or 0) - (record.submit_time or 0) <= SLACK:
+            row = Deferred(now + DEFERRED, False, record.submit_time or 0, now + DEFERRED, TYPE, 1)
+            self.start_times.add((record.job_id, row.written))
+        else:
+            return
+        self._write(which, how, self.controllers[which].start_time, StartTimeWrite(key, record, row, "a plan"))
+
+    def _waiting(self, job: int) -> SlurmJob | None:
+        jobs = {j.job_id: j for j in self.site.client.snapshot().jobs}
+        record = jobs.get(self._job(job))
+        one = record is not None and record.pending and not record.het_job_id and record.array_task_count == 1
+        return record if one else None
+
+    def _write(self, which: int, how: str, writer: Any, write: Any) -> None:
+        """As a tick of the leader does it."""
+        c = self.controllers[which]
+        token = c._lead()
+        if token is None or c.mode != "enforce":
+            return
+        client, update = self.site.client, self.site.client.update
+
+        def dies(updates: Any) -> Any:
+            if not updates:
+                return []
+            if how == "not heard":
+                update(updates)
+            raise Dies
+
+        client.update = dies if how != "whole" else update
+        log = SimpleNamespace(info=lambda *a, **k: None)
+        try:
+            writer.apply(client, [write], SimpleNamespace(token=token, clock=lambda: self.site.now, tick=1, log=log))
+        except Dies:
+            self.controllers[which] = self._controller(c.holder)
+        finally:
+            client.update = update
 
     @rule(which=st.integers(0, 1))
     def tick(self, which: int) -> None:
@@ -182,6 +277,12 @@ class Machine(RuleBasedStateMachine):
 
     def nothing_left(self) -> None:
         type(self).undone += 1
+        jobs = self.site.client.snapshot().jobs
+        steered = {j.job_id for j in jobs if j.features}
+        assert not steered & {j.job_id for j in jobs if j.pending}, "they have their users' own again"
+        assert steered <= {job for job, _ in self.journal.steered()}, "after a requeue they will"
+        put_off = {(j.job_id, j.eligible_time) for j in jobs if j.pending and (j.eligible_time or 0) > self.site.now}
+        assert not put_off & self.start_times
         ours = {job: site for job, site in self.site.factors().items() if site and job not in self.opted_out}
         assert ours == {}, ours
 
@@ -261,6 +362,9 @@ class ModelSite:
 
     def jobs(self) -> list[int]:
         return [r.job_id for r in self.client.records.values()]
+
+    def ended(self) -> list[int]:
+        return [r.job_id for r in self.client.records.values() if r.ended]
 
     def held(self) -> set[int]:
         return {r.job_id for r in self.client.records.values() if r.held}

@@ -19,7 +19,9 @@ from slurm_rl.slurm.text import setting
 
 PAUSE = 0.5
 _BATCH = 1000
-_MIN_JOB_AGE = 300.0  # Slurm's default: for so long a job that has ended may be requeued
+_MIN_JOB_AGE = 300.0  # Slurm's default
+_PURGE = 120.0  # seconds beyond MinJobAge within which slurmctld drops a job that has ended: it looks once a minute
+_FOR_EVER = 86_400.0  # with MinJobAge=0 slurmctld drops no job: after a day nobody is expected to requeue one
 
 RETURNED, ACKNOWLEDGED, LEFT, UNVERIFIED, GONE = "returned", "acknowledged", "left", "unverified", "gone"
 
@@ -49,6 +51,7 @@ def clear_factors(order: TakeBack) -> TakenBack:
         gone=fates.count(GONE),
         left=tuple(job for job, fate in clearing.fate.items() if fate == LEFT),
         unverified=tuple(job for job, fate in clearing.fate.items() if fate == UNVERIFIED),
+        ended=frozenset(clearing.ended),
     )
 
 
@@ -60,6 +63,7 @@ class _Clearing:
         self.everything, self.token = order.everything, order.token
         self.fate: dict[int, str] = {}
         self.state: SlurmState | None = None
+        self.ended: set[Key] = set()  # rows of jobs that are not there, and may be requeued
         self._advice = order.journal.advice(0.0)
         self._open: set[Key] = set()  # rows of records that are not done
         self._unseen: set[Key] = set()  # rows of records that slurmctld has confirmed, but does not show
@@ -133,18 +137,21 @@ class _Clearing:
         assert self.state is not None  # noqa: S101  (there was a look)
         now, touched, watched = self.clock(), self.journal.touched(), self.journal.watched()
         there = rows_of(self.state.jobs, {*touched, *watched})
+        late = now - may_return_for(self.state)
+        self.ended = {key for key in touched if key not in there}
+        self.ended |= {key for key, w in watched.items() if key not in there and w.time >= late and not w.confirmed}
         unseen = self._unseen - self._open
         done = {key for key in touched if key in there and key not in self._open | unseen}
         self.journal.watch([(key, True) for key in sorted(unseen)], now)
         self.journal.watch([(key, False) for key in touched if key not in there], now)
         self.journal.forget(sorted(done))
-        late = now - max(min_job_age(self.state), _MIN_JOB_AGE)
         over = {key for key, row in watched.items() if key not in there and row.time < late}
         over |= {key for key in watched if key in there and key not in self._open | unseen} | self._foreign
         self.journal.unwatch(sorted(over))
 
 
-def min_job_age(state: SlurmState) -> float:
+def may_return_for(state: SlurmState) -> float:
     """Seconds for which slurmctld remembers a job that has ended, and lets it be requeued."""
     number = setting(state.config, "MinJobAge").partition(" ")[0]
-    return float(number) if number.isdecimal() else _MIN_JOB_AGE
+    age = float(number) if number.isdecimal() else _MIN_JOB_AGE
+    return (age or _FOR_EVER) + _PURGE

@@ -6,16 +6,16 @@ A job that any of several GPU types would serve gets the planned type's feature:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
 from slurm_rl.controller.ours import keys_of, rows_of
-from slurm_rl.controller.writers.clear_factors import min_job_age
-from slurm_rl.controller.writers.protocol import TakeBack, TakenBack, Turn, return_all
-from slurm_rl.obs.journal import Journal, Key, Steered
+from slurm_rl.controller.writers.clear_factors import may_return_for
+from slurm_rl.controller.writers.protocol import IN_FLIGHT, TakeBack, TakenBack, Turn, return_all
+from slurm_rl.obs.journal import Journal, JournalError, Key, Steered
 from slurm_rl.slurm.client import SlurmClient
 from slurm_rl.slurm.gpufeatures import feature_names, lacking
 from slurm_rl.slurm.model import JobUpdate, SlurmJob, SlurmState, UpdateStatus
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from slurm_rl.config import Config
     from slurm_rl.controller.slurm_snapshot import LiveQueue
     from slurm_rl.domain.snapshot import Plan
-
-_SLACK = 60.0  # seconds beyond Slurm's MinJobAge after which a job that is gone cannot come back
 
 
 def steerable(job: SlurmJob, field: str) -> str:
@@ -66,7 +64,6 @@ class GpuTypeWriter:
         self.follow(config)
         self.journal = journal
         self._ticks: dict[Key, int] = {}  # ticks since a job was steered, without a start
-        self._absent: dict[Key, float] = {}  # jobs that are not there, and since when
         self._resting: dict[Key, int] = {}  # jobs that got their own back, and for how many ticks they are left alone
 
     def follow(self, config: Config) -> None:
@@ -103,15 +100,20 @@ class GpuTypeWriter:
         return msgspec.structs.replace(state, jobs=tuple(jobs))
 
     def settle(self, turn: Turn) -> None:
-        """Drops jobs from the journal that are gone for good.
+        """Drops jobs from the journal that are gone for good, or that somebody gave another expression.
 
         A job that runs, or ended a moment ago, waits again with our expression if it is requeued.
         """
         steered, now = self.journal.steered(), turn.clock()
-        there = rows_of(turn.said.jobs, steered)
-        self._absent = {key: self._absent.get(key, now) for key in steered if key not in there}
-        late = now - min_job_age(turn.said) - _SLACK
-        self.journal.release_steered([key for key, since in self._absent.items() if since < late])
+        jobs = turn.said.jobs
+        absent = steered.keys() - rows_of(jobs, steered)
+        old = self.journal.steered_before(now - IN_FLIGHT)
+        changed = {
+            key
+            for key, job in zip(keys_of(jobs, steered), jobs, strict=True)
+            if key in old and job.pending and getattr(job, steered[key].field) != steered[key].value
+        }
+        self.journal.release_steered(sorted(changed | gone_for_good(self.journal, absent, turn.said, now)))
 
     def wanted(self, turn: Turn) -> list[FeatureWrite]:
         """What to write: the planned type of jobs that start now, and users' own where a start did not come."""
@@ -165,37 +167,63 @@ class GpuTypeWriter:
         return 0
 
     def apply(self, client: SlurmClient, writes: Sequence[FeatureWrite], turn: Turn) -> int:
-        """Journals and writes; how many were applied."""
+        """Journals and writes; how many were applied.
+
+        A job that has an expression of ours gets its user's own first, and another one then: at any moment the journal
+        names the one that it has, whenever we are killed.
+        """
         before = self.journal.steered()
-        fields = [before[s.key].field if s.value == s.own and s.key in before else self.field for s in writes]
-        rows = [Steered(field, s.value, s.own) for field, s in zip(fields, writes, strict=True)]
-        self.journal.steer(turn.token, turn.clock(), [(s.key, row) for s, row in zip(writes, rows, strict=True)])
-        results = client.update([features_update(s.job, row) for s, row in zip(writes, rows, strict=True)])
-        refused = [s.key for s, r in zip(writes, results, strict=True) if r.status is UpdateStatus.REFUSED]
-        back = [s.key for s, row, r in zip(writes, rows, results, strict=True) if r.applied and row.value == row.own]
-        kept = [(key, before[key]) for key in refused if key in before]  # it still has what was written before
-        if kept:
-            self.journal.steer(turn.token, turn.clock(), kept)
-        self.journal.release_steered([*back, *(key for key in refused if key not in before)])
-        for s, r in zip(writes, results, strict=True):
+        first = [s for s in writes if s.key in before]
+        self.journal.steer(turn.token, turn.clock(), [])  # raises if another one leads
+        results = client.update([features_update(s.job, own_again(before[s.key])) for s in first])
+        freed = {s.key for s, r in zip(first, results, strict=True) if r.applied}
+        self.journal.release_steered(sorted(freed))
+        done = [(s, r) for s, r in zip(first, results, strict=True) if s.value == s.own or not r.applied]
+        rest = [s for s in writes if s.value != s.own and (s.key not in before or s.key in freed)]
+        rows = [Steered(self.field, s.value, s.own) for s in rest]
+        self.journal.steer(turn.token, turn.clock(), [(s.key, row) for s, row in zip(rest, rows, strict=True)])
+        results = client.update([features_update(s.job, row) for s, row in zip(rest, rows, strict=True)])
+        done += zip(rest, results, strict=True)
+        refused = [s.key for s, r in zip(rest, results, strict=True) if r.status is UpdateStatus.REFUSED]
+        self.journal.release_steered(refused)
+        for s, r in done:
             turn.log.info("steer", tick=turn.tick, job=s.job.job_id, value=s.value, why=s.why, status=r.status.value)
-        return sum(r.applied for r in results)
+        return sum(r.applied for _, r in done)
 
     @staticmethod
     def take_back(order: TakeBack) -> TakenBack:
         """Every waiting job that was steered gets its user's own expression.
 
-        A running job's cannot be changed. Its row stays, because after a requeue the job waits with our expression.
+        A running job's cannot be changed, nor that of one that has ended. Its row stays as long as it may be requeued,
+        because then the job waits with our expression.
         """
         journal = order.journal
+
+        def over(absent: Mapping[Key, Steered], state: SlurmState) -> set[Key]:
+            try:
+                return gone_for_good(journal, absent.keys(), state, order.clock())
+            except JournalError:  # a full disk: nothing is forgotten
+                return set()
+
         return return_all(
             order,
             journal.steered,
             journal.release_steered,
             lambda job, row: getattr(job, row.field) == row.value != row.own,
-            lambda job, row: features_update(job, replace(row, value=row.own)),
-            keep_running=True,
+            lambda job, row: features_update(job, own_again(row)),
+            over,
         )
+
+
+def gone_for_good(journal: Journal, absent: Iterable[Key], state: SlurmState, now: float) -> set[Key]:
+    """Of steered jobs that are not there, those that nobody can requeue any more."""
+    late = now - may_return_for(state)
+    return {key for key, since in journal.absent_since(absent, now).items() if since < late}
+
+
+def own_again(row: Steered) -> Steered:
+    """The row of a job that has its user's own expression."""
+    return replace(row, value=row.own)
 
 
 def features_update(job: SlurmJob, row: Steered) -> JobUpdate:

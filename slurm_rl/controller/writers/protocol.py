@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from slurm_rl.controller.slurm_snapshot import LiveQueue
     from slurm_rl.domain.snapshot import Plan
 
+IN_FLIGHT = 60.0  # seconds in which a write that nobody reported on may still reach slurmctld
 ROUNDS = 3  # looks at the queue before a take-back gives up
 W = TypeVar("W")
 Row = TypeVar("Row")
@@ -70,6 +71,7 @@ class TakenBack:
     gone: int = 0  # they ended meanwhile
     left: tuple[int, ...] = ()
     unverified: tuple[int, ...] = ()
+    ended: frozenset[Key] = frozenset()  # not of these: they would have something of ours again if they were requeued
 
 
 class Writer(Protocol[W]):
@@ -113,26 +115,30 @@ def return_all(
     release: Callable[[Sequence[Key]], None],
     ours: Callable[[SlurmJob, Row], bool],
     update: Callable[[SlurmJob, Row], JobUpdate],
-    keep_running: bool = False,
+    over: Callable[[Mapping[Key, Row], SlurmState], set[Key]],
 ) -> TakenBack:
     """Takes back what Slurm shows of every waiting job: looks, writes, and looks again.
 
-    With `keep_running`, rows of running jobs stay: a requeue would bring back what they have of ours.
+    A row stays as long as its job has something of ours, or may have it again after a requeue. Of jobs that have ended
+    nothing can be changed: `over` says which of them cannot come back with it.
     """
     found = returned = 0
+    ended: frozenset[Key] = frozenset()
     for attempt in range(ROUNDS):
         known = rows()
         if not known:
             break
-        there = [j for j in order.client.snapshot().jobs if j.pending or keep_running]
-        jobs = dict(zip(keys_of(there, known), there, strict=True))
+        state = order.client.snapshot()
+        jobs = dict(zip(keys_of(state.jobs, known), state.jobs, strict=True))
+        absent = {k: row for k, row in known.items() if k not in jobs}
+        ended = frozenset(absent.keys() - over(absent, state))
         mine = {k: row for k, row in known.items() if k in jobs and ours(jobs[k], row)}
         with suppress(JournalError):
-            release([k for k in known if k not in mine])
+            release([k for k in known if k not in mine and k not in ended])
         mine = {k: row for k, row in mine.items() if jobs[k].pending}
         if attempt == 0:
             found = len(mine)
         if not mine:
             break
         returned += sum(r.applied for r in order.client.update([update(jobs[k], row) for k, row in mine.items()]))
-    return TakenBack(found, min(returned, found))
+    return TakenBack(found, min(returned, found), ended=ended)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from slurm_rl.controller.ours import advised, at_zero, given_unseen, rows_of, shown, to_clear
-from slurm_rl.controller.writers.clear_factors import clear_factors, min_job_age
+from slurm_rl.controller.writers.clear_factors import clear_factors, may_return_for
 from slurm_rl.controller.writers.protocol import TakeBack, TakenBack, Turn, key_of
 from slurm_rl.obs.journal import Change, Journal, Key, LostLease
 from slurm_rl.slurm.client import SlurmClient
@@ -93,7 +93,7 @@ class SiteFactorWriter:
         touched = self.journal.touched()
         there = rows_of(state.jobs, touched)
         self._absent = {key: self._absent.get(key, now) for key in touched if key not in there}
-        late = now - min_job_age(state) - _REVIEW_EVERY
+        late = now - may_return_for(state)
         over = {key for key, since in self._absent.items() if since < late}
         over |= at_zero(state.jobs, touched) & self.journal.touched_before(now - 2 * _REVIEW_EVERY)
         self.journal.forget(sorted(over))

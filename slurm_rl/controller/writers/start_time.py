@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
+from slurm_rl.controller.ours import keys_of
 from slurm_rl.controller.writers.gpu_type import steerable
-from slurm_rl.controller.writers.protocol import TakeBack, TakenBack, Turn, key_of, return_all
+from slurm_rl.controller.writers.protocol import TakeBack, TakenBack, Turn, return_all
 from slurm_rl.obs.journal import Deferred, Journal, Key
 from slurm_rl.slurm.client import SlurmClient
 from slurm_rl.slurm.model import JobUpdate, PriorityFactors, SlurmJob, SlurmState, UpdateStatus
@@ -58,6 +59,7 @@ def still_ours(job: SlurmJob, row: Deferred) -> bool:
 class StartTimeWrite:
     """A start time to write; `row` is what the journal will say of the job."""
 
+    key: Key  # in the journal
     job: SlurmJob
     row: Deferred
     why: str
@@ -74,6 +76,7 @@ class StartTimeWriter:
         self.metrics = metrics
         self.ended: Counter[str] = Counter()
         self.made = 0
+        self._absent: set[Key] = set()  # jobs that have ended, and may be requeued
         self._imagined: dict[Key, Deferred] = {}  # what would be in the journal, had shadow mode written
         self._factors: dict[Key, PriorityFactors] = {}  # as they were last shown: sprio hides jobs with a start time
 
@@ -90,17 +93,18 @@ class StartTimeWriter:
             return state
         touched = self.journal.touched()
         jobs = []
-        for job in state.jobs:
-            row = rows.get(key_of(job))
+        for key, job in zip(keys_of(state.jobs, rows), state.jobs, strict=True):
+            row = rows.get(key)
             if row is None or not job.pending or not still_ours(job, row):
                 jobs.append(job)
                 continue
-            factors = job.factors or self._remembered(job, touched.get(key_of(job)))
-            jobs.append(msgspec.structs.replace(job, eligible_time=row.own, factors=factors))
+            factors = job.factors or self._remembered(key, job, touched.get(key))
+            own = max(row.own, job.submit_time or 0)  # a requeue is another submission
+            jobs.append(msgspec.structs.replace(job, eligible_time=own, factors=factors))
         return msgspec.structs.replace(state, jobs=tuple(jobs))
 
-    def _remembered(self, job: SlurmJob, site: int | None) -> PriorityFactors:
-        known = self._factors.get(key_of(job))
+    def _remembered(self, key: Key, job: SlurmJob, site: int | None) -> PriorityFactors:
+        known = self._factors.get(key)
         if known is None:  # of a controller that ran before us: the sum is all that Slurm shows
             whole = job.priority - (site or 0)
             return PriorityFactors(job.priority, 0, 0, 0, 0, whole, 0, site or 0, 0, 0, 0.0)
@@ -114,11 +118,11 @@ class StartTimeWriter:
 
     def imagine(self, turn: Turn, most: int) -> int:
         """Records what would have been written, each start time once; how many. Slurm is told nothing."""
-        waiting = {key_of(j) for j in turn.queue.jobs if j.pending}
+        waiting = set(keys_of((j for j in turn.queue.jobs if j.pending), self._imagined))
         self._imagined = {key: row for key, row in self._imagined.items() if key in waiting}
         puts = self._wanted(turn, self._imagined)
-        self._imagined |= {key_of(p.job): p.row for p in puts}
-        made = [(key_of(p.job), p.row) for p in puts if not p.row.lifted]
+        self._imagined |= {p.key: p.row for p in puts}
+        made = [(p.key, p.row) for p in puts if not p.row.lifted]
         if made:
             self.journal.shadow_deferrals(turn.tick, turn.clock(), made)
         for p in puts:
@@ -129,12 +133,14 @@ class StartTimeWriter:
 
     def _wanted(self, turn: Turn, rows: dict[Key, Deferred]) -> list[StartTimeWrite]:
         view, plan, now = turn.queue, turn.plan, turn.queue.now
-        waiting = {key_of(j): j for j in view.jobs if j.pending}
-        deferrals = {key_of(view.jobs[d.job]): d for d in plan.deferrals}
+        pending = [j for j in view.jobs if j.pending]
+        waiting = dict(zip(keys_of(pending, rows), pending, strict=True))
+        deferrals = dict(zip(keys_of((view.jobs[d.job] for d in plan.deferrals), rows), plan.deferrals, strict=True))
         found = []
         for key, old in rows.items():
             if key in waiting and key not in deferrals and old.lasts(now):
-                found.append(StartTimeWrite(waiting[key], replace(old, written=now, lifted=True), "no longer deferred"))
+                lifted = replace(old, written=now, lifted=True)
+                found.append(StartTimeWrite(key, waiting[key], lifted, "no longer deferred"))
         for key, d in deferrals.items():
             job, row = waiting[key], rows.get(key)
             times = row.times if row is not None else 0
@@ -143,25 +149,31 @@ class StartTimeWriter:
             if self.rules is None or times >= self.rules.times or deferrable(job):
                 continue
             kind = view.gpu_types[d.awaits]
-            self._factors[key] = job.factors or self._remembered(job, None)
-            found.append(
-                StartTimeWrite(job, Deferred(d.until, False, job.eligible_time or 0, d.until, kind, times + 1), kind)
-            )
+            self._factors[key] = job.factors or self._remembered(key, job, None)
+            put = Deferred(d.until, False, job.eligible_time or 0, d.until, kind, times + 1)
+            found.append(StartTimeWrite(key, job, put, kind))
         self._factors = {k: f for k, f in self._factors.items() if k in waiting}
         return found
 
     def apply(self, client: SlurmClient, writes: Sequence[StartTimeWrite], turn: Turn) -> int:
-        """Journals and writes; how many were applied."""
+        """Journals and writes; how many were applied.
+
+        A lift is entered when it is done: until then the job has the start time that the journal names.
+        """
         now = turn.clock()  # writing SiteFactors may have taken a while
         puts = [replace(p, row=replace(p.row, written=int(now))) if p.row.lifted else p for p in writes]
         puts = [p for p in puts if p.row.lifted or p.row.lasts(now + 1)]
         if not puts:
             return 0
-        self.journal.defer(turn.token, now, [(key_of(p.job), p.row) for p in puts])
+        before = self.journal.deferred()
+        self.journal.defer(turn.token, now, [(p.key, p.row) for p in puts if not p.row.lifted])
         updates = [JobUpdate.of(p.job, start_at=0 if p.row.lifted else p.row.written) for p in puts]
         results = client.update(updates)
-        refused = [key_of(p.job) for p, r in zip(puts, results, strict=True) if r.status is UpdateStatus.REFUSED]
-        self.journal.release_deferred(refused)
+        lifted = [(p.key, p.row) for p, r in zip(puts, results, strict=True) if p.row.lifted and r.applied]
+        refused = [p for p, r in zip(puts, results, strict=True) if r.status is UpdateStatus.REFUSED]
+        kept = [(p.key, before[p.key]) for p in refused if not p.row.lifted and p.key in before]
+        self.journal.settle_deferred(now, lifted + kept)
+        self.journal.release_deferred([p.key for p in refused if p.key not in before])
         for p, r in zip(puts, results, strict=True):
             until = 0 if p.row.lifted else p.row.written
             turn.log.info("defer", tick=turn.tick, job=p.job.job_id, until=until, why=p.why, status=r.status.value)
@@ -175,7 +187,8 @@ class StartTimeWriter:
         """Counts what became of jobs that were deferred, and forgets those that wait no more."""
         state, now = turn.said, turn.clock()
         rows = self.journal.deferred()
-        jobs = {key_of(j): j for j in state.jobs}
+        jobs = dict(zip(keys_of(state.jobs, rows), state.jobs, strict=True))
+        self._absent = {key for key in rows if key not in jobs}
         over, late = [], []
         for key, row in rows.items():
             job = jobs.get(key)
@@ -184,8 +197,10 @@ class StartTimeWriter:
                     over.append((key, "changed"))
                 elif now > row.due + self.patience and not row.settled:
                     late.append((key, replace(row, settled=True)))
-            else:
-                over.append((key, "gone" if job is None else self._came_to(job, row, state)))
+            elif job is not None:
+                over.append((key, self._came_to(job, row, state)))
+            elif not row.lasts(now):  # until then a requeue would bring our start time back
+                over.append((key, "gone"))
         self.journal.settle_deferred(now, late)
         self.journal.release_deferred([key for key, _ in over])
         for outcome in ["late"] * len(late) + [what for key, what in over if not rows[key].settled]:
@@ -203,7 +218,7 @@ class StartTimeWriter:
         return "awaited_type" if kinds == {row.awaits} else "other_type"
 
     def _lasting(self, now: float) -> int:
-        return sum(row.lasts(now) for row in self.journal.deferred().values())
+        return sum(row.lasts(now) for key, row in self.journal.deferred().items() if key not in self._absent)
 
     def rates(self) -> dict[str, float | None]:
         """Shares of jobs that started in time, and in time on the awaited type; None before there is one."""
@@ -220,12 +235,13 @@ class StartTimeWriter:
 
     @staticmethod
     def take_back(order: TakeBack) -> TakenBack:
-        """Every waiting job that has a start time of ours may start again."""
-        journal = order.journal
+        """Every waiting job that has a start time of ours may start again; a past one means nothing."""
+        journal, now = order.journal, order.clock
         return return_all(
             order,
             journal.deferred,
             journal.release_deferred,
-            lambda job, row: row.lasts(order.clock()) and still_ours(job, row),
+            lambda job, row: job.pending and row.lasts(now()) and still_ours(job, row),
             lambda job, row: JobUpdate.of(job, start_at=0),
+            lambda absent, state: {key for key, row in absent.items() if not row.lasts(now())},
         )

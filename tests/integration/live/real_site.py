@@ -27,6 +27,7 @@ class RealSite:
         self.lab = lab
         self.client: Any = CliClient(lab.slurm_conf)
         self._held: set[int] = set()
+        self._made: set[int] = set()  # jobs that are neither arrays nor heterogeneous
         if not lab.run("squeue", "-h", "-n", "fill", "-o", "%A").strip():
             lab.run("sbatch", "--output=/dev/null", "--job-name=fill", "--exclusive", f"--nodelist={BUSY}", _SLEEP)
         until(lambda: "RUNNING" in lab.run("squeue", "-h", "-n", "fill", "-o", "%T"), "the node is taken")
@@ -51,6 +52,7 @@ class RealSite:
         component = [":", "--ntasks=1", "--mem=10M"] if kind == "het" else []
         said = self.lab.run("sbatch", *options, *component, _SLEEP)
         made = [int(i) for i in re.findall(r"^\d+", said)]
+        self._made |= set(made) if kind not in ("array", "het") else set()
         for job in made:
             if "held" in kind:
                 self._held.add(job)
@@ -61,6 +63,10 @@ class RealSite:
     def act(self, what: str, job: int, other: int) -> None:
         state = {j.job_id: j for j in self.client.snapshot().jobs}
         record = state.get(job)
+        if record is None and job in self.ended() and what in ("requeue", "requeuehold"):
+            self._requeue(job, what)
+            until(lambda: any(j.job_id == job for j in self.client.snapshot().jobs), "it waits again")
+            return
         if record is None or (what in _WAITS and not record.pending):
             return
         name, update = str(job), ("scontrol", "update", f"JobId={job}")
@@ -105,6 +111,11 @@ class RealSite:
 
     def jobs(self) -> list[int]:
         return [j.job_id for j in self.client.snapshot().jobs if j.name != "fill"]
+
+    def ended(self) -> list[int]:
+        """Jobs that Slurm remembers, and lets be requeued."""
+        said = self.lab.run("squeue", "-h", "-t", "CD,CA,F,TO,NF", "-o", "%A").split()
+        return sorted({int(job) for job in said} & self._made)
 
     def held(self) -> set[int]:
         """Held by somebody; the tasks of a held array are, too."""

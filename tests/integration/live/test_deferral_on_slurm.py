@@ -122,3 +122,23 @@ def test_slurm_releases_it_when_the_controller_is_dead(lab: Lab, tmp_path: Path)
     assert job_named(lab, "orphan").pending
     until(lambda: job_named(lab, "orphan").running, "Slurm starts it by itself")
     assert (job_named(lab, "orphan").start_time or 0) >= row.written
+
+
+def test_a_cancelled_job_that_is_requeued_after_the_undo_may_start(lab: Lab, tmp_path: Path) -> None:
+    controller = a_controller(lab, tmp_path, gpu_speeds="a100=9,t4=1")
+    with nothing_starts(lab):
+        job = submit(lab, "--gpus=1", "-N1", "--job-name=back")
+        controller.tick()
+        (row,) = controller.journal.deferred().values()
+        lab.run("scancel", str(job))
+        client = CliClient(lab.slurm_conf)
+        until(lambda: not any(j.job_id == job for j in client.snapshot().jobs), "the job has ended")
+        controller.tick()  # a tick that does not see it does not forget it, either
+        done = undo(client, controller.journal)
+        assert (done.deferred, done.ended) == (0, 1)
+        lab.run("scontrol", "requeue", str(job))
+        assert job_named(lab, "back").eligible_time == row.written, "Slurm keeps our start time"
+        again = undo(client, controller.journal)
+        assert (again.deferred, again.lifted, again.ended) == (1, 1, 0)
+    until(lambda: job_named(lab, "back").running, "it starts")
+    assert controller.journal.deferred() == {}

@@ -141,3 +141,27 @@ def test_a_requeued_job_gets_its_own_back(lab: Lab, tmp_path: Path) -> None:
     done = undo(CliClient(lab.slurm_conf), controller.journal)
     assert (done.steered, done.freed) == (1, 1)
     assert jobs_of(lab)[job].features == ""
+
+
+@pytest.mark.parametrize("when", ["waited", "ran"])
+def test_a_job_that_had_ended_and_is_requeued_after_the_undo_gets_its_own_back(
+    lab: Lab, tmp_path: Path, when: str
+) -> None:
+    """Slurm lets nobody change a job that has ended, and lets it be requeued as long as it remembers it."""
+    job = submit(lab, "--gpus=1")
+    controller = a_controller(lab, tmp_path)
+    controller.tick()
+    if when == "ran":
+        restart(lab, _RESTING, _AT_WORK)
+        until(lambda: jobs_of(lab)[job].running, "the job runs", 180)
+    lab.run("scancel", str(job))
+    until(lambda: job not in jobs_of(lab), "the job has ended")
+    done = undo(CliClient(lab.slurm_conf), controller.journal)
+    assert (done.steered, done.complete, done.ended) == (0, True, 1)
+    lab.run("scontrol", "requeue", str(job))
+    until(lambda: job in jobs_of(lab) and jobs_of(lab)[job].pending, "the job waits again")
+    assert jobs_of(lab)[job].features == "a100", "Slurm keeps it"
+    again = undo(CliClient(lab.slurm_conf), controller.journal)
+    assert (again.steered, again.freed, again.ended) == (1, 1, 0)
+    assert jobs_of(lab)[job].features == ""
+    assert controller.journal.steered() == {}

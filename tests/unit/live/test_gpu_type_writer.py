@@ -148,6 +148,82 @@ def test_undo_while_a_job_runs_does_not_forget_it(tmp_path: Path) -> None:
     assert slurm.features() == {1: ""}
 
 
+def test_a_job_that_had_ended_and_is_requeued_after_the_undo_gets_its_own_back(tmp_path: Path) -> None:
+    slurm = MixedSlurm(a_job(1, gpus=4))
+    controller = a_controller(slurm, tmp_path)
+    controller.tick()
+    ended = slurm.jobs.pop(1)
+    done = undo(slurm, controller.journal, clock=lambda: slurm.now)
+    assert (done.steered, done.ended, done.complete) == (0, 1, True)
+    slurm.jobs[1] = ended
+    slurm.requeue(1)
+    done = undo(slurm, controller.journal, clock=lambda: slurm.now)
+    assert (done.steered, done.freed, done.ended) == (1, 1, 0)
+    assert slurm.features() == {1: ""}
+
+
+@pytest.mark.parametrize(("age", "known"), [("300 sec", [1, 1, 0]), ("1000 sec", [1, 1, 1]), ("0 sec", [1, 1, 1])])
+def test_undo_remembers_a_job_as_long_as_slurm_may(tmp_path: Path, age: str, known: list[int]) -> None:
+    """With MinJobAge=0 Slurm forgets none. Each look is of another process: what was seen is in the journal."""
+    slurm = MixedSlurm(a_job(1, gpus=4))
+    slurm.config |= {"MinJobAge": age}
+    controller = a_controller(slurm, tmp_path)
+    controller.tick()
+    controller.journal.close()
+    del slurm.jobs[1]
+    seen = []
+    for _ in range(3):
+        with Journal(tmp_path / "j") as journal:
+            undo(slurm, journal, clock=lambda: slurm.now)
+            seen.append(len(journal.steered()))
+        slurm.now += 300
+    assert seen == known
+
+
+@pytest.mark.parametrize("heard", [False, True])
+@pytest.mark.parametrize("kind", ["t4", ""])
+def test_a_kill_while_an_expression_is_replaced_loses_nothing(tmp_path: Path, kind: str, heard: bool) -> None:
+    """It had ours and gets another one, or its own: whichever it has when we are killed, undo knows it."""
+    slurm = MixedSlurm(a_job(1, gpus=8))
+    controller = a_controller(slurm, tmp_path, placement_ticks=2 if kind else 1)
+    controller.tick()
+    assert slurm.features() == {1: "a100"}
+    if kind:
+        slurm.jobs[9] = a_running_job(9, "n1")
+        slurm.nodes = (msgspec.structs.replace(slurm.nodes[0], gpus_allocated={"a100": 8}), slurm.nodes[1])
+    update, writes = slurm.update, []
+
+    def dies(updates: Sequence[JobUpdate]) -> list[UpdateResult]:
+        if not updates or updates[0].features is None:
+            return update(updates)
+        writes.append(updates[0].features)
+        if heard or len(writes) < (2 if kind else 1):
+            update(updates)
+        if len(writes) == (2 if kind else 1):
+            raise KeyboardInterrupt
+        return [UpdateResult(u.job_id, UpdateStatus.APPLIED) for u in updates]
+
+    slurm.update = dies  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        controller.tick()
+    assert writes == (["", "t4"] if kind else [""])
+    slurm.update = update  # type: ignore[method-assign]
+    undo(slurm, controller.journal, clock=lambda: slurm.now, sleep=lambda seconds: None)
+    assert slurm.features()[1] == ""
+
+
+def test_what_a_user_changed_since_is_not_changed_back(tmp_path: Path) -> None:
+    slurm = MixedSlurm(a_job(1, gpus=4))
+    controller = a_controller(slurm, tmp_path, placement_ticks=9)
+    controller.tick()
+    slurm.jobs[1] = msgspec.structs.replace(slurm.jobs[1], features="t4&fast")
+    for _ in range(12):
+        slurm.now += 10
+        controller.tick()
+    assert slurm.features() == {1: "t4&fast"}
+    assert controller.journal.steered() == {}
+
+
 def test_ticks_steer_a_requeued_job_anew(tmp_path: Path) -> None:
     """Its expression is ours, not the user's: with the A100s taken it goes to the T4s, and later back to nothing."""
     slurm = MixedSlurm(a_job(1, gpus=8))

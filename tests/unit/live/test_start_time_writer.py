@@ -294,10 +294,61 @@ def test_slurms_own_priority_of_a_job_put_off_does_not_follow_our_factor(tmp_pat
     controller = a_controller(BusyFast(a_wait(1)), tmp_path)
     job = a_wait(2, own=500, site=30)
     controller.start_time._factors[key_of(job)] = job.factors or pytest.fail("it has factors")
-    assert [own_priority(controller.start_time._remembered(job, site)) for site in (None, 30, 32, -400)] == [500] * 4
+    remembered = [controller.start_time._remembered(key_of(job), job, site) for site in (None, 30, 32, -400)]
+    assert [own_priority(factors) for factors in remembered] == [500] * 4
 
 
 def test_it_needs_the_placement_that_can_do_it(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text("placement_defer = 600\n")
     with pytest.raises(InputError, match='placement = "mip"'):
         load(tmp_path / "c.toml", {})
+
+
+def test_a_cancelled_job_that_is_requeued_after_the_undo_may_start(tmp_path: Path) -> None:
+    slurm = BusyFast(a_wait(1))
+    controller = a_controller(slurm, tmp_path)
+    controller.tick()
+    ended = slurm.jobs.pop(1)
+    controller.tick()
+    assert controller.view is not None
+    assert controller.view.deferrals["jobs"] == 0, "it does not wait"
+    done = undo(slurm, controller.journal, clock=lambda: slurm.now, sleep=lambda seconds: None)
+    assert (done.deferred, done.ended) == (0, 1)
+    slurm.jobs[1] = msgspec.structs.replace(ended, submit_time=int(slurm.now), restarts=1)
+    done = undo(slurm, controller.journal, clock=lambda: slurm.now, sleep=lambda seconds: None)
+    assert (done.deferred, done.lifted, done.ended) == (1, 1, 0)
+    assert slurm.jobs[1].eligible_time == int(slurm.now)
+
+
+def test_a_start_time_that_is_past_is_forgotten(tmp_path: Path) -> None:
+    slurm = BusyFast(a_wait(1))
+    controller = a_controller(slurm, tmp_path)
+    controller.tick()
+    del slurm.jobs[1]
+    slurm.now += 5 * HOUR
+    done = undo(slurm, controller.journal, clock=lambda: slurm.now)
+    assert (done.ended, controller.journal.deferred()) == (0, {})
+
+
+@pytest.mark.parametrize("heard", [False, True])
+def test_a_kill_while_a_start_time_is_lifted_loses_nothing(tmp_path: Path, heard: bool) -> None:
+    slurm = BusyFast(a_wait(1))
+    controller = a_controller(slurm, tmp_path)
+    controller.tick()
+    slurm.now += 10
+    slurm.free_the_fast()
+    update = slurm.update
+
+    def dies(updates: Sequence[JobUpdate]) -> list[UpdateResult]:
+        if updates[0].start_at is None:
+            return update(updates)
+        if heard:
+            update(updates)
+        raise KeyboardInterrupt
+
+    slurm.update = dies  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        controller.tick()
+    slurm.update = update  # type: ignore[method-assign]
+    undo(slurm, controller.journal, clock=lambda: slurm.now, sleep=lambda seconds: None)
+    assert (slurm.jobs[1].eligible_time or 0) <= slurm.now
