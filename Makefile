@@ -29,6 +29,7 @@ system: venv     ## what the integration tests need: Debian packages, and roots 
 
 demo: $(SLIM)       ## replay the bundled trace under the shipped model and the usual policies, and write a report
 	$(BIN)/slurm-rl replay traces/hetero.csv.gz --cluster traces/hetero.cluster.json --report out/demo.html
+	$(BIN)/slurm-rl replay traces/hetero.csv.gz --policy auto,multifactor,rl:default,sjf-age@user --window 0.3:1
 
 test: venv system ## all tests (integration included where its parts are present)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -q tests

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from slurm_rl.domain.optout import LeaveAlone
+from slurm_rl.domain.promise import DEFAULT as DEFAULT_PROMISE
+from slurm_rl.domain.promise import parse_promise
 from slurm_rl.errors import InputError
 from slurm_rl.place.catalogue import PLACEMENTS
 
@@ -44,10 +46,20 @@ class Config:
         choices=MODES,
     )
     policy: str = _option(
-        "rl:default",
+        "auto",
         _POLICY,
-        "The policy that orders the queue: rl:default is the shipped model, rl:current the one that `slurm-rl models "
+        "The policy that orders the queue: auto is what `slurm-rl auto` chose for each partition, Slurm's own order "
+        "until it has; rl:default is the shipped model, rl:current the one that `slurm-rl models "
         "promote` has put in charge, rl:NAME any other; or a heuristic such as sjf@user, sjf-age@user, wfp3.",
+    )
+    promise: str = _option(
+        "",
+        _POLICY,
+        "What no partition (or account) may lose by us: influence is lowered before it is broken, and policy auto "
+        f"chooses nothing that breaks it; e.g. {DEFAULT_PROMISE}. Figures: mean, p95, p99, longest. Empty: no promise.",
+    )
+    auto_days: float = _option(
+        7.0, _POLICY, "With policy auto: days from one choice to the next; 0: only on demand.", low=0.0, high=366.0
     )
     influence: float = _option(
         0.5,
@@ -345,6 +357,10 @@ def _checked(name: str, value: Any, where: str) -> Value:
 
 
 def _check_together(config: Config, where: str) -> None:
+    try:
+        parse_promise(config.promise)
+    except InputError as error:
+        raise InputError(error.message, file=where, field="promise", remedy=error.remedy) from None
     for name in ("socket", "state_dir"):
         if not Path(getattr(config, name)).is_absolute():
             raise InputError(f"must be an absolute path, got {getattr(config, name)!r}", file=where, field=name)

@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from slurm_rl.backfill.catalogue import RULES
+
+if TYPE_CHECKING:
+    from slurm_rl.domain.cluster import Cluster
+    from slurm_rl.evaluate.auto import Auto
+    from slurm_rl.traces.trace import Trace
+    from slurm_rl_sim.replay import Contender
 
 _HELP = """Compare policies on a trace: same jobs, cluster, backfill and information for all, several replicates.
 
@@ -24,6 +30,8 @@ Examples:
   slurm-rl evaluate --policy rl:default --trace traces/hetero.csv.gz
 
   slurm-rl evaluate --policy rl:default,sjf@user --trace venus.csv.gz --window 0.6:1 --backfill slurm --json
+
+  slurm-rl evaluate --policy auto,rl:default --trace traces/hetero.csv.gz --window 0.3:1
 
   slurm-rl evaluate --policy rl:default --trace traces/hetero.csv.gz --windows 40 --window-jobs 512
 """
@@ -50,7 +58,9 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Compares and prints; `_HELP` is what users see."""
+    from slurm_rl.cli.auto import AUTO, told
     from slurm_rl.cli.progress import progress
+    from slurm_rl.evaluate.auto import replay_auto
     from slurm_rl.evaluate.fit import fit
     from slurm_rl.evaluate.paired import OPPONENTS, Windows, before, compare, gap_closed, tuned_weights
     from slurm_rl.policy.registry import guarded
@@ -60,7 +70,9 @@ def evaluate(
     jobs = read_trace(trace)
     where = find_cluster(jobs, trace, cluster)
     span = window_of(jobs, window)
-    names = [*policy.split(","), *(OPPONENTS if opponents else ())]
+    asked = [name.strip() for name in policy.split(",")]
+    wants_auto = AUTO in asked
+    names = [*(n for n in asked if n != AUTO), *(OPPONENTS if opponents else ())] or ["multifactor"]
     contenders = parse_contenders(names, backfill)
     contenders = [replace(c, policy=guarded(c.policy, starvation)) for c in contenders]
     (first,) = parse_contenders(base, backfill)
@@ -76,6 +88,11 @@ def evaluate(
                 styles[contender.policy.name + own] = found.style
                 fitted[contender] = replace(contender, policy=found.policy)
         first, contenders = fitted.get(first, first), [fitted.get(c, c) for c in contenders]
+    own_way, chosen = {}, None
+    if wants_auto:
+        chosen, marker = _chosen(early, where, backfill, placement, weights, seed, as_json)
+        contenders.insert(0, marker)
+        own_way[AUTO] = lambda prepared: replay_auto(prepared, chosen, backfill, placement)
     with progress(as_json) as on_progress:
         standings = compare(
             jobs,
@@ -88,6 +105,7 @@ def evaluate(
             placement=placement,
             weights=weights,
             seed=seed,
+            own_way=own_way,
             on_progress=on_progress,
         )
     closed = {c.policy.name: gap_closed(standings, c.policy.name, first.policy.name) for c in contenders}
@@ -100,6 +118,7 @@ def evaluate(
             "windows": windows,
             "multifactor_weights": weights,
             "styles": styles,
+            "auto": [c.as_dict() for c in chosen.choices] if chosen is not None else None,
             "standings": [
                 {
                     "policy": s.policy,
@@ -116,6 +135,34 @@ def evaluate(
         print(json.dumps(value))
         return
     _show(standings, first.policy.name, closed, weights, styles)
+    if chosen is not None:
+        print("\n" + told(chosen))
+
+
+def _chosen(
+    early: Trace | None,
+    where: Cluster,
+    backfill: str,
+    placement: str,
+    weights: dict[str, float] | None,
+    seed: int,
+    quiet: bool,
+) -> tuple[Auto, Contender]:
+    """What `auto` chooses on the time before the window, and its place in the comparison."""
+    from slurm_rl.cli.auto import AUTO
+    from slurm_rl.cli.progress import progress
+    from slurm_rl.errors import InputError
+    from slurm_rl.evaluate.auto import auto
+    from slurm_rl.policy.registry import parse_policy
+    from slurm_rl_sim.replay import Contender
+
+    if early is None:
+        raise InputError("auto chooses on the time before the window", field="--policy", remedy="--window 0.3:1")
+    with progress(quiet) as on_progress:
+        model = parse_policy("rl:default")
+        options: dict[str, Any] = {"weights": weights, "tune": weights is None, "seed": seed}
+        found = auto(early, where, backfill, placement, model=model, on_progress=on_progress, **options)
+    return found, Contender(replace(parse_policy("multifactor"), name=AUTO), backfill)
 
 
 def _show(

@@ -106,6 +106,7 @@ def promote(
 ) -> None:
     """Put a model in charge, if it passes the gate."""
     from slurm_rl.config import load
+    from slurm_rl.controller.live_policy import load_policy
     from slurm_rl.controller.promote import CURRENT, REMEDY, Promotions, judge
     from slurm_rl.errors import ModelError
     from slurm_rl.obs.journal import Journal
@@ -121,7 +122,7 @@ def promote(
     model = load_model(find_model(name))
     present = promotions.current() if settings.policy == CURRENT else None
     if settings.policy != CURRENT:
-        incumbent = parse_policy(settings.policy)
+        incumbent = load_policy(settings.policy, Path(settings.state_dir)).spec
     else:
         incumbent = learned(present) if present is not None else parse_policy("multifactor")
     prepared, weights = _history(settings, days, trace, cluster)

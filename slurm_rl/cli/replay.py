@@ -19,6 +19,7 @@ from slurm_rl.policy.catalogue import POLICIES
 from slurm_rl.report.text import duration, number, ratio, share
 
 if TYPE_CHECKING:
+    from slurm_rl.evaluate.auto import Auto
     from slurm_rl_sim.replay import Prepared, Run
 
 _HELP = """Replay a trace under several policies and compare them.
@@ -39,6 +40,10 @@ Examples:
 
   slurm-rl replay trace.csv --policy rl:default,sjf-age@user --starvation lane
 
+  slurm-rl replay trace.csv --policy rl:default --promise "p99 <= 1.2 x, longest <= 1.5 x"
+
+  slurm-rl replay traces/hetero.csv.gz --policy auto,multifactor,rl:default --window 0.3:1
+
   slurm-rl replay traces/hetero.csv.gz --policy sjf-age@user --placement mip
 
   slurm-rl replay trace.csv --cluster openb.json --speeds published --placement greedy
@@ -58,6 +63,7 @@ _LEARNED = (
     ("meta:MODEL", "A network that chooses which of a set of policies rules now."),
     ("bandit:KIND[/POLICY/…]", "egreedy, exp3 or linucb: the same, learned while it runs."),
 )
+_AUTO = (("auto", "What suits each partition, chosen on the time before --window (docs/auto.md)."),)
 _OUTSIDE = (
     ("MODULE:NAME, FILE.py[:NAME]", "A policy of yours: Python or a formula (docs/api.md)."),
     ("onnx:FILE", "A network as an ONNX file."),
@@ -73,7 +79,7 @@ def _catalogues() -> str:
     policies = [(row.name + "[@…]" * row.uses_estimate, row.help) for row in POLICIES if row.by_name]
     return "\n\n".join(
         [
-            _rows("Policies", [*policies, *_LEARNED, *_OUTSIDE]),
+            _rows("Policies", [*policies, *_LEARNED, *_AUTO, *_OUTSIDE]),
             _rows("Backfill rules", [(row.name, row.help) for row in RULES]),
             _rows("Placements", [(row.name, row.help) for row in PLACEMENTS]),
         ]
@@ -109,6 +115,10 @@ def replay(
     starvation: Annotated[
         str, typer.Option(help="For jobs that wait long: cap (a model's own), lane (docs/learning.md) or none.")
     ] = "cap",
+    promise: Annotated[
+        str | None,
+        typer.Option(help="Supervise each policy, as 'p99 <= 1.2 x, longest <= 1.5 x' (docs/auto.md), beside itself."),
+    ] = None,
     window: Annotated[str | None, typer.Option(help="Measure A:B only (shares of the span, or seconds).")] = None,
     seed: Annotated[int, typer.Option(help="For time limits that the trace lacks.")] = 0,
     preempt: Annotated[
@@ -153,7 +163,9 @@ def replay(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Replays and prints; `_HELP` is what users see."""
+    from slurm_rl.cli.auto import AUTO, auto_run
     from slurm_rl.cli.progress import progress
+    from slurm_rl.cli.promise import keep_promise
     from slurm_rl.place.defer import Deferral
     from slurm_rl.place.plan import PlannerSettings
     from slurm_rl.policy.registry import guarded
@@ -177,7 +189,8 @@ def replay(
             real.add_metrics(real_metrics)
         _tell(trace, happened, real.runs, jobs_out, report, figures, as_json, real.described())
         return
-    contenders = parse_contenders(policy if policy is not None else DEFAULT_POLICIES, backfill)
+    names = list(DEFAULT_POLICIES) if policy is None else [p.strip() for p in policy.split(",") if p.strip()]
+    contenders = parse_contenders([n for n in names if n != AUTO] or ["multifactor"], backfill)
     contenders = [dataclasses.replace(c, policy=guarded(c.policy, starvation)) for c in contenders]
     where = find_cluster(jobs, trace, cluster)
     prepared = prepare(jobs, where, window=window_of(jobs, window), seed=seed, speeds=_speed_matrix(speeds))
@@ -198,7 +211,16 @@ def replay(
             on_progress=on_progress,
             check=check,
         )
-    _tell(trace, prepared, runs, jobs_out, report, figures, as_json)
+    kept: dict[str, Any] = {}
+    if promise is not None:
+        rules = (placement, 1.0 if influence is None else influence, _weights(weights))
+        kept = keep_promise(prepared, contenders, backfill, promise, runs, *rules)
+    found = None
+    if AUTO in names:
+        rules = (backfill, placement, influence, _weights(weights), seed)
+        found, mine = auto_run(jobs, prepared, window_of(jobs, window), *rules, quiet=as_json)
+        runs.insert(min(names.index(AUTO), len(runs)), mine)
+    _tell(trace, prepared, runs, jobs_out, report, figures, as_json, auto=found, kept=kept)
 
 
 def _tell(
@@ -210,6 +232,8 @@ def _tell(
     figures: Path | None,
     as_json: bool,
     real: list[dict[str, Any]] | None = None,
+    auto: Auto | None = None,
+    kept: dict[str, Any] | None = None,
 ) -> None:
     """Writes what was asked for, and prints."""
     if jobs_out is not None:
@@ -229,9 +253,21 @@ def _tell(
         value = as_value(trace, prepared, runs)
         for run, about in zip(value["runs"], real or [], strict=False):
             run["real"] = about
+        if auto is not None:
+            value["auto"] = [choice.as_dict() for choice in auto.choices]
+        if kept:
+            value["promise"] = kept
         print(json.dumps(value))
     else:
         _show(prepared, runs)
+        if auto is not None:
+            from slurm_rl.cli.auto import told
+
+            print("\n" + told(auto))
+        if kept:
+            from slurm_rl.cli.promise import told_promise
+
+            print("\n" + told_promise(kept))
         if report is not None:
             print(f"\nreport: {report}")
 

@@ -62,6 +62,8 @@ def serve(
     live.measurements = MeasuredJobs(settings, live.metrics.registry)
     controller.learning.gpus.measured = live.measurements
 
+    controller.choose_with = ["--from-slurm", *(["--config", str(config)] if config else [])]
+
     def control() -> None:
         warm_up(live)
         systemd.notify("READY=1")

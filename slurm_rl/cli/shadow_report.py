@@ -33,7 +33,7 @@ def shadow_report(
     Example: slurm-rl shadow-report
     """
     from slurm_rl.config import load
-    from slurm_rl.controller.live_policy import load_policy
+    from slurm_rl.controller.live_policy import AUTO, load_policy
     from slurm_rl.errors import InputError
     from slurm_rl.obs.journal import Journal
     from slurm_rl.slurm.cli import CliClient
@@ -56,7 +56,7 @@ def shadow_report(
         )
     client = CliClient(Path(settings.slurm_conf) if settings.slurm_conf else None, settings.slurm_timeout)
     # The journal names a promoted model by its own name; what is in charge is found by the configuration's.
-    name = settings.policy if shadowed.startswith("rl:") else shadowed
+    name = settings.policy if shadowed.startswith("rl:") or settings.policy == AUTO else shadowed
     policy = load_policy(name, Path(settings.state_dir))
     compared = compare(client, first, last, policy.spec, settings.influence)
     report = {"from": first, "to": last, "ticks": ticks, "updates": updates, "policy": policy.name}

@@ -125,6 +125,7 @@ def convert(
     epilog="Examples:\n\n"
     "slurm-rl traces generate --out demo.csv.gz --cluster-out demo.cluster.json --seed 1\n\n"
     "slurm-rl traces generate --out b.csv --cluster-out b.json --regime bursty-x2-g8\n\n"
+    "slurm-rl traces generate --out wide.csv.gz --cluster-out wide.cluster.json --machine capability\n\n"
     "slurm-rl traces generate --out like.csv.gz --like site.csv.gz --cluster site.cluster.json --load 1.1"
 )
 def generate(
@@ -138,6 +139,9 @@ def generate(
     cluster: Annotated[Path | None, typer.Option("--cluster", help="Cluster file to generate for.")] = None,
     nodes: Annotated[str | None, typer.Option("--nodes", help="Or nodes: COUNTxTYPE:GPUS[:CPUS[:MEM_GB]],…")] = None,
     regime: Annotated[str | None, typer.Option("--regime", help="Named regime, e.g. bursty-x2-g8.")] = None,
+    machine: Annotated[
+        str | None, typer.Option("--machine", help="Unlike ours: capability, throughput, interactive or one-user.")
+    ] = None,
     shape: Annotated[str | None, typer.Option("--shape", help="base, bursty, diurnal, shifted or work.")] = None,
     users: Annotated[int | None, typer.Option("--users", help="Number of users.")] = None,
     max_gpus: Annotated[int | None, typer.Option("--max-gpus", help="Largest gang.")] = None,
@@ -150,6 +154,7 @@ def generate(
     from slurm_rl.traces.generate import WorkloadSpec
     from slurm_rl.traces.generate import generate as make
     from slurm_rl.traces.like import distances, imitate
+    from slurm_rl.traces.machines import machine as make_machine
 
     if sum(x is not None for x in (like, regime)) > 1 or (cluster and nodes):
         raise InputError("--like and --regime, and --cluster and --nodes, exclude each other")
@@ -162,7 +167,11 @@ def generate(
     }
     if max_gpus is not None:
         changes["max_gpus"] = max_gpus
-    if regime:
+    if machine is not None:
+        if any(x is not None for x in (like, regime, cluster, nodes, shape, users, max_gpus, days, load)):
+            raise InputError("goes with --jobs and --seed alone: it brings its own cluster and load", field="--machine")
+        trace, where = make_machine(machine, jobs=jobs, seed=seed)
+    elif regime:
         workload, named = regimes.regime(regime, jobs=jobs or 2000, seed=seed)
         where = where or named
         trace = make(_changed(workload, changes), where)

@@ -149,18 +149,22 @@ class ControllerLive:
         return self.config.policy, self.config.state_dir
 
     def standing(self, job_id: int) -> dict[str, Any]:
-        ordered = self._ordered()
+        ordered = self._ordered(job_id)
         standing = ordered.standing(job_id) if ordered is not None else None
         if standing is None:
             return {}
         features = [asdict(c) for c in standing.contributions()]
         return {"features": features, "what_would_move_it": standing.moves()}
 
-    def _ordered(self) -> Ordered | None:
+    def _ordered(self, job_id: int) -> Ordered | None:
         """The last tick's order, made ready once for all who ask about its jobs."""
-        observed, policy, config = self.controller.observed, self.controller.policy, self.config
+        observed, config = self.controller.observed, self.config
         if observed is None:
             return None
+        policy = self.controller.policy
+        if self.controller.auto is not None and self.controller.auto.mixed:
+            record = next((j for j in observed[0].jobs if j.job_id == job_id), None)
+            policy = self.controller.policy_of(record.partitions[0]) if record is not None else policy
         known = self._asked
         if known is None or known[0] is not observed or known[1] is not config or known[2].policy is not policy:
             known = self._asked = (observed, config, Ordered(*observed, policy, guardrails_of(config)))
@@ -179,6 +183,14 @@ class ControllerLive:
     def measured_ended(self, seconds: float, user: str | None, limit: int) -> list[Measured]:
         since = self.controller.clock() - seconds
         return self.measurements.idlest(since, user, limit) if self.measurements is not None else []
+
+    def auto(self) -> dict[str, Any]:
+        auto, supervisor = self.controller.auto, self.controller.supervisor
+        found = auto.shown() if auto is not None else {"chosen": {}, "choices": [], "choosing": False}
+        return found | {"promise": supervisor.shown()}
+
+    def choose(self) -> bool:
+        return self.controller.choose_policies()
 
     def set_mode(self, mode: str, who: str) -> None:
         self.controller.command(mode, who)

@@ -23,6 +23,7 @@ from slurm_rl.policy.catalogue import LEARNED, MULTIFACTOR, STATIC_EQUAL
 from slurm_rl.policy.judge import Judge
 from slurm_rl.policy.registry import PolicySpec, booked, learned, parse_policy
 
+AUTO = "auto"
 Score = Callable[[Snapshot], Array]
 
 
@@ -103,6 +104,12 @@ def _said_something(plan: Plan, snapshot: Snapshot) -> bool:
 
 def load_policy(name: str, state_dir: Path | None = None) -> LivePolicy:
     """The policy of that name; refuses what cannot run on a live cluster, and models that are not as they should be."""
+    if name == AUTO:
+        from slurm_rl.controller.auto import AutoPolicies
+
+        found = AutoPolicies(state_dir or Path())
+        found.renew()
+        return found.policy
     if name == CURRENT:
         model = Promotions(state_dir).current() if state_dir is not None else None
         if model is None:

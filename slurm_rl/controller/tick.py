@@ -17,6 +17,7 @@ import structlog
 
 from slurm_rl.config import Config
 from slurm_rl.controller.advice import Advisor
+from slurm_rl.controller.auto import AutoPolicies
 from slurm_rl.controller.budget import WriteBudget
 from slurm_rl.controller.diff import changes, in_safe_write_order, wanted_factors
 from slurm_rl.controller.estimates import RunTimes
@@ -24,7 +25,8 @@ from slurm_rl.controller.explain.queue_report import QueueReport
 from slurm_rl.controller.explain.start_forecast import expected_starts
 from slurm_rl.controller.lane import LaneBook
 from slurm_rl.controller.learning import Learning
-from slurm_rl.controller.live_policy import LivePolicy, guardrails_of, load_policy
+from slurm_rl.controller.live_policy import AUTO, LivePolicy, guardrails_of, load_policy
+from slurm_rl.controller.promise import Supervisor
 from slurm_rl.controller.promote import CURRENT, Promotions
 from slurm_rl.controller.slurm_snapshot import LiveQueue, observe
 from slurm_rl.controller.undo import undo
@@ -32,6 +34,8 @@ from slurm_rl.controller.writers.gpu_type import GpuTypeWriter
 from slurm_rl.controller.writers.protocol import Turn, Writer
 from slurm_rl.controller.writers.site_factor import SiteFactorWriter
 from slurm_rl.controller.writers.start_time import StartTimeWriter, rules
+from slurm_rl.decide import Guardrails
+from slurm_rl.domain.promise import parse_promise
 from slurm_rl.domain.snapshot import Plan
 from slurm_rl.errors import EnvironmentMissing, SlurmRlError
 from slurm_rl.kernel.arrays import Array
@@ -90,6 +94,8 @@ class Controller:
         self.metrics = metrics or Metrics()
         self._promotions = Promotions(Path(config.state_dir))
         self._promoted = self._promotions.stamp()
+        self.auto = self._auto(config) if policy is None else None
+        self.choose_with: list[str] | None = None  # arguments of `slurm-rl auto`, for a service that lasts
         self.policy = policy or load_policy(config.policy, Path(config.state_dir))
         self.clock = clock
         self.holder = holder or own_name()
@@ -97,6 +103,7 @@ class Controller:
         self.planner = _planner(config)
         self.learning = Learning(config, clock)
         self.lane = LaneBook(Path(config.state_dir))
+        self.supervisor = Supervisor(parse_promise(config.promise), self.metrics)
         self.site_factor = SiteFactorWriter(config, journal, self.metrics, self.budget)
         self.gpu_type = GpuTypeWriter(config, journal)
         self.start_time = StartTimeWriter(config, journal, self.metrics)
@@ -151,10 +158,14 @@ class Controller:
         guardrails = guardrails_of(self.config)
         if guardrails.lane_share:
             self.lane.enter(queue)
-        plan = self.policy.plan(queue.snapshot, guardrails, dict(queue.weights), self.config.placement, self.planner)
+        self.supervisor.withhold(queue)
+        plan = self._plan(queue, guardrails)
         if guardrails.lane_share:
             self.lane.note(queue, plan)
         note = self._gate(plan)
+        for line in self.supervisor.watch(queue, plan, self.clock()):
+            log.warning("promise", said=line)
+            note = "; ".join(filter(None, [note, line]))
 
         # 4. Compare: only what changes the order, the head of the queue first, within the budget.
         self.budget.ease(self.client.health())
@@ -190,6 +201,23 @@ class Controller:
         self._count(queue, plan, len(difference) - applied)
         return TickOutcome("done", mode, len(plan.order), len(difference), applied, drifted, note)
 
+    def _plan(self, queue: LiveQueue, guardrails: Guardrails) -> Plan:
+        if self.auto is not None:
+            return self.auto.plan(queue, guardrails, self.config.placement, self.planner)
+        return self.policy.plan(queue.snapshot, guardrails, dict(queue.weights), self.config.placement, self.planner)
+
+    def policy_of(self, partition: str) -> LivePolicy:
+        """The policy of a partition's jobs."""
+        return self.policy if self.auto is None else self.auto.of(partition)
+
+    @staticmethod
+    def _auto(config: Config) -> AutoPolicies | None:
+        if config.policy != AUTO:
+            return None
+        found = AutoPolicies(Path(config.state_dir))
+        found.renew()
+        return found
+
     def _compare(self, queue: LiveQueue, plan: Plan, mode: str) -> tuple[Array, int, list[tuple[int, Change]]]:
         """The SiteFactor each job should have, the bound on them, and where they are not so."""
         bound = math.floor(self.config.influence * sum(queue.weights.values()))
@@ -200,6 +228,9 @@ class Controller:
             wanted = np.zeros(len(queue.jobs), dtype=np.int64)
         else:
             wanted = wanted_factors(queue, plan, bound, self.config.top_jobs, site, self.budget.per_tick)
+            wanted[self.supervisor.handed_back(queue)] = 0
+            if self.auto is not None:
+                wanted[self.auto.left_to_slurm(queue)] = 0
         waiting = 0 < self._fallbacks < _FALLBACKS  # scores may be usable again at the next tick
         return wanted, bound, [] if waiting else changes(queue, plan, wanted, site)
 
@@ -251,11 +282,27 @@ class Controller:
                 log.exception("tick failed")
                 self._failed("static", error)
             self.heartbeat = self.clock()
+            self._choose_again()
             self.poked.wait(max(0.0, self.config.interval - (time.monotonic() - began)))
             self.poked.clear()
 
+    def _choose_again(self) -> None:
+        """Lets `slurm-rl auto` look at the last weeks when its choice has grown old."""
+        if self.auto is None or self.choose_with is None or self.stopping.is_set():
+            return
+        if self.auto.due(self.clock(), self.config.auto_days):
+            self.choose_policies()
+
+    def choose_policies(self) -> bool:
+        """Starts a choice beside the service; False while one is being made, or where nothing is to be chosen."""
+        if self.auto is None or self.choose_with is None:
+            return False
+        return self.auto.choose(self.choose_with, self.clock())
+
     def stop(self) -> None:
         """Ends `run` at the next chance."""
+        if self.auto is not None:
+            self.auto.stop()
         self.stopping.set()
         self.poked.set()
 
@@ -267,6 +314,9 @@ class Controller:
         planner = _planner(config)
         if config.mode != self.config.mode:
             self.journal.command(self.clock(), config.mode, "reload")
+        self.auto = self._auto(config)
+        if config.promise != self.config.promise:
+            self.supervisor = Supervisor(parse_promise(config.promise), self.metrics)
         self.config, self.policy, self.planner = config, policy, planner
         self.budget = self.site_factor.budget = WriteBudget(config)
         self.learning.follow(config)
@@ -298,6 +348,13 @@ class Controller:
 
     def _renew(self) -> None:
         """Takes over the model that was promoted meanwhile; if it is not as it should be, the last good one stays."""
+        if self.auto is not None:
+            if self.auto.renew():
+                self.policy = self.auto.policy
+                log.warning("auto", chosen=dict(self.auto.chosen.chosen))
+            elif self.auto.trouble:
+                log.error("auto", error=self.auto.trouble)
+            return
         stamp = self._promotions.stamp()
         if self.config.policy != CURRENT or stamp == self._promoted:
             return
@@ -348,7 +405,10 @@ class Controller:
 
     def _publish(self, view: LiveQueue, plan: Plan, wanted: Array, bound: int, number: int) -> None:
         self.observed = (view, plan)
-        self.advisor = Advisor.of(view, plan, wanted, bound, self.policy, self.run_times, self.advisor)
+        if self.auto is not None and self.auto.mixed:
+            self.advisor = None  # a job's first factor would be that of another partition's policy
+        else:
+            self.advisor = Advisor.of(view, plan, wanted, bound, self.policy, self.run_times, self.advisor)
         self.view = QueueReport(view, plan, wanted, bound, number, self._mode, self.policy).prepared()
 
     def _count(self, view: LiveQueue, plan: Plan, unsettled: int) -> None:

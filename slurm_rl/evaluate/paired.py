@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -104,9 +104,13 @@ def compare(
     placement: str = "best-fit",
     weights: dict[str, float] | None = None,
     seed: int = 0,
+    own_way: Mapping[str, Callable[[Prepared], Run]] | None = None,
     on_progress: Callable[[str, float], None] | None = None,
 ) -> list[PolicyFigures]:
-    """Replays every contender on every replicate, or on every drawn window; `base` is what ratios refer to."""
+    """Replays every contender on every replicate, or on every drawn window; `base` is what ratios refer to.
+
+    `own_way` replays contenders, by the names of their policies, that are more than one policy.
+    """
     everyone = [base, *(c for c in contenders if c != base)]
     figures: dict[Contender, list[dict[str, float]]] = {c: [] for c in everyone}
     blocks: dict[Contender, list[Array]] = {c: [] for c in everyone}
@@ -121,7 +125,10 @@ def compare(
         prepared = prepare(part, cluster, window=measured, seed=seed)
         for place, contender in enumerate(everyone):
             own = weights if contender.policy.code == MULTIFACTOR else None
-            run = replay(prepared, [contender], placement=placement, weights=own)[0]
+            if own_way and contender.policy.name in own_way:
+                run = own_way[contender.policy.name](prepared)
+            else:
+                run = replay(prepared, [contender], placement=placement, weights=own)[0]
             figures[contender].append({k: _positive(run.metrics[k]) for k in COMPARED})
             blocks[contender].append(_blocks(run))
             if on_progress is not None:

@@ -69,6 +69,18 @@ class Metrics:
             "Promoted models that were not taken over: wrong hash, shape, features or values; the last good one stays.",
             registry=registry,
         )
+        self.withheld = Gauge(
+            "slurmrl_promise_withheld",
+            "Share of the policy's influence on a partition that is withheld to keep the promise; 1: handed back.",
+            ["partition"],
+            registry=registry,
+        )
+        self.promise_gap = Gauge(
+            "slurmrl_promise_gap",
+            "A promised wait, as a share of what was promised: above 1 the promise is broken.",
+            ["kind", "name", "figure"],
+            registry=registry,
+        )
         self.journal_errors = Counter(
             "slurmrl_journal_errors",
             "Failures to write the journal; nothing is written to Slurm then.",

@@ -203,6 +203,16 @@ def make_app(
         """Reads the configuration again; a wrong one is refused and the old one stays."""
         return await workers.do(peer, live.reload)
 
+    @app.get("/v1/auto")
+    async def auto(peer: Asker) -> Response:
+        """The policy of each partition with its table, and the promise with what is withheld for it."""
+        return _json(await workers.do(peer, live.auto))
+
+    @app.post("/v1/auto")
+    async def choose(peer: Asker) -> dict[str, bool]:
+        """Looks at the last weeks again, beside the service; `started` is false while it is doing so."""
+        return {"started": await workers.do(peer, live.choose)}
+
     @app.get("/v1/mode")
     async def mode(peer: Asker) -> dict[str, str]:
         """The mode in effect."""

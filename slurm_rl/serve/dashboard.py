@@ -32,7 +32,7 @@ th, td { text-align: left; padding: .34rem .6rem; border-bottom: 1px solid var(-
 th { font-weight: 600; font-size: .8rem; color: var(--soft) }
 td.n, th.n { text-align: right } td.why { white-space: normal; min-width: 16rem; color: var(--soft) }
 tbody tr { cursor: pointer } tbody tr:hover, tbody tr:focus { background: var(--page); outline: none }
-#used tr, #was tr { cursor: default } tr.alone td { color: var(--soft) }
+#used tr, #was tr, #parts tr { cursor: default } tr.alone td { color: var(--soft) }
 tr.promoted td:first-child::after { content: " ↑"; color: var(--good) }
 .up { color: var(--good) } .down { color: var(--bad) } ul { margin: .2rem 0 .6rem; padding-left: 1.2rem }
 </style></head><body><main>
@@ -43,6 +43,9 @@ tr.promoted td:first-child::after { content: " ↑"; color: var(--good) }
 </div><div><span>pending</span><b id="pending">–</b></div><div><span>most a SiteFactor may be</span><b id="bound">–</b>
 </div><div hidden><span>deferred</span><b id="later"></b></div>
 <div><span>as of</span><b id="time">–</b></div></section>
+<section class="card" id="auto" hidden><h2>Policies and the promise</h2>
+<table><thead><tr><th>partition</th><th>policy</th><th>why</th><th>promise</th></tr></thead><tbody id="parts"></tbody>
+</table></section>
 <section class="card" id="chosen" hidden aria-live="polite"></section>
 <section class="card"><div class="bar"><h2 id="shown">Queue</h2>
 <input id="filter" type="search" placeholder="user, name or job id" aria-label="filter"></div>
@@ -116,6 +119,21 @@ async function explain(id) {
     if (moves.children.length) box.append(make("div", "What would move it"), moves);
   } catch (error) { box.replaceChildren(make("h2", error.message)) }
 }
+async function chosen() {
+  const found = await get("/v1/auto");
+  const why = {}, parts = new Set(Object.keys(found.chosen));
+  for (const c of found.choices) for (const p of c.partitions) why[p] = c.why;
+  const held = {};
+  for (const g of found.promise.groups) if (g.kind === "partition") { held[g.name] = g; parts.add(g.name) }
+  $("auto").hidden = !parts.size;
+  $("parts").replaceChildren(...[...parts].sort().map(p => {
+    const tr = make("tr"), g = held[p];
+    tr.append(make("td", p), make("td", found.chosen[p] || said.policy), make("td", why[p] || "", "why"),
+      make("td", !g ? "" : g.withheld >= 1 ? "handed back to Slurm" : g.withheld > 0 ?
+        `${Math.round(100 * g.withheld)}% of influence withheld` : "kept", g && g.withheld > 0 ? "down" : ""));
+    return tr;
+  }));
+}
 async function measured(card, rows, query) {
   const {jobs} = await get(`/v1/measured?limit=50${query}`);
   const percent = p => p == null ? "" : Math.round(p) + "%";
@@ -145,6 +163,7 @@ async function refresh() {
     $("time").textContent = new Date(said.time * 1000).toLocaleTimeString();
     $("problem").textContent = "";
     draw();
+    await chosen();
     await measured("running", "used", "");
     await measured("ended", "was", "&ended=86400");
   } catch (error) { $("problem").textContent = error.message }

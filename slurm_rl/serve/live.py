@@ -60,6 +60,14 @@ class Live(Protocol):
         """What jobs used that ended within the last `seconds`; of one user, or of all (None)."""
         ...
 
+    def auto(self) -> dict[str, Any]:
+        """The policy of each partition and the table behind it; the promise, and what is withheld for it."""
+        ...
+
+    def choose(self) -> bool:
+        """Starts another choice; False while one is being made, or if policies are not chosen."""
+        ...
+
     def set_mode(self, mode: str, who: str) -> None: ...
 
     def reload(self) -> dict[str, Any]:

@@ -25,6 +25,8 @@ NEEDED: Mapping[tuple[str, str], Role] = {
     ("GET", "/v1/jobs/{job_id}/explain"): Role.USER,
     ("GET", "/v1/measured"): Role.USER,
     ("GET", "/v1/pressure"): Role.USER,
+    ("GET", "/v1/auto"): Role.USER,
+    ("POST", "/v1/auto"): Role.OPERATOR,
     ("GET", "/v1/mode"): Role.USER,
     ("PUT", "/v1/mode"): Role.OPERATOR,
     ("POST", "/v1/reload"): Role.OPERATOR,

@@ -45,10 +45,9 @@ def tau(first: list[int], second: list[int]) -> float:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_default_policy_settles_within_five_ticks(journal: Journal, seed: int, tmp_path: Path) -> None:
+def test_the_shipped_model_settles_within_five_ticks(journal: Journal, seed: int, tmp_path: Path) -> None:
     slurm = a_busy_site(seed)
-    config = Config(mode="enforce", updates_per_second=1e5, state_dir=str(tmp_path))
-    assert config.policy == "rl:default"
+    config = Config(mode="enforce", policy="rl:default", updates_per_second=1e5, state_dir=str(tmp_path))
     c = Controller(config, slurm, journal, clock=lambda: slurm.now)
     wanted, taus = [], []
     for _ in range(15):

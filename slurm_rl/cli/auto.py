@@ -1,0 +1,172 @@
+"""`slurm-rl auto`: chooses the policy that suits each partition by replays of its past; and the same for `replay`."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slurm_rl.errors import InputError
+
+if TYPE_CHECKING:
+    from slurm_rl.config import Config
+    from slurm_rl.domain.cluster import Cluster
+    from slurm_rl.evaluate.auto import Auto
+    from slurm_rl.traces.trace import Trace
+    from slurm_rl_sim.replay import Prepared, Run
+
+AUTO = "auto"
+
+_HELP = """Choose the policy of each partition by replays of its past.
+
+Candidates are Slurm's own order (also with tuned weights), sjf-age@user, saf@user, wfp3@user, and a model: as trained,
+with a lane for its oldest jobs, and in its styles. The best that keeps the promise beyond chance is chosen; Slurm's own
+order where none is better. What is in charge stays unless another is clearly better. With policy = "auto" a running
+service takes the choice over at its next tick; in enforce mode a change must pass the promotion gate first.
+
+Examples:
+
+  slurm-rl auto --from-slurm --days 28
+
+  slurm-rl auto --trace site.csv.gz --dry-run --json
+"""
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+def auto_run(
+    jobs: Trace,
+    prepared: Prepared,
+    window: tuple[int, int] | None,
+    backfill: str,
+    placement: str,
+    influence: float | None,
+    weights: dict[str, float] | None,
+    seed: int,
+    *,
+    quiet: bool,
+) -> tuple[Auto, Run]:
+    """What `auto` would have done in a window, chosen on the time before it alone."""
+    from slurm_rl.cli.progress import progress
+    from slurm_rl.evaluate.auto import auto, replay_auto
+    from slurm_rl.evaluate.paired import before
+    from slurm_rl.policy.registry import parse_policy
+
+    past = before(jobs, window)
+    if past is None:
+        raise InputError(
+            "auto chooses on the time before the window, and there is none",
+            field="--policy",
+            remedy="measure a part, as --window 0.3:1 (more than 100 jobs must come before it)",
+        )
+    bound = 1.0 if influence is None else influence
+    options: dict[str, Any] = {"weights": weights, "influence": bound, "seed": seed}
+    with progress(quiet) as on_progress:
+        model = parse_policy("rl:default")
+        found = auto(past, prepared.cluster, backfill, placement, model=model, on_progress=on_progress, **options)
+    return found, replay_auto(prepared, found, backfill, placement, bound)
+
+
+def told(found: Auto) -> str:
+    """The choices, and the table behind each, in lines of at most 80 characters."""
+    lines = []
+    for choice in found.choices:
+        lines += [f"auto, {','.join(choice.partitions) or 'all jobs':.30}: {choice.chosen}", f"  {choice.why}"]
+    for choice in found.choices[:3]:
+        lines.append(f"{','.join(choice.partitions)[:22] or 'candidate':<22}  BSLD  wait   p99   max  goals  promise")
+        for s in sorted(choice.table, key=lambda s: s.price):
+            figures = "".join(f"{s.ratio[k]:6.2f}" for k in ("bsld", "wait", "p99", "max"))
+            lines.append(f"{s.candidate:<22.22}{figures} {s.price:6.2f}  {'kept' if s.keeps else 'not kept'}")
+    if found.choices:
+        lines.append("the past, as ratios to Slurm's own order; goals: log, worse figures count 3×")
+    return "\n".join(line[:80] for line in lines)
+
+
+@app.command(help=_HELP)
+def auto(
+    from_slurm: Annotated[bool, typer.Option("--from-slurm", help="Take the past from Slurm's accounting.")] = False,
+    trace: Annotated[Path | None, typer.Option(help="… or from a trace file.")] = None,
+    cluster: Annotated[Path | None, typer.Option(help="Cluster file; default: TRACE's NAME.cluster.json.")] = None,
+    days: Annotated[float, typer.Option(min=0.1, help="Of the past to look at.")] = 28.0,
+    backfill: Annotated[str, typer.Option(help="The rule that the site backfills by.")] = "slurm",
+    model: Annotated[str, typer.Option(help="The model among the candidates; empty: none.")] = "default",
+    replicates: Annotated[int, typer.Option(min=1, help="Replays of the past under each candidate.")] = 3,
+    seed: Annotated[int, typer.Option(help="Of the replicates.")] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be chosen.")] = False,
+    config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
+) -> None:
+    """Chooses, writes the choice and says it; `_HELP` is what users see."""
+    from slurm_rl.cli.progress import progress
+    from slurm_rl.config import load
+    from slurm_rl.controller.auto import AutoFile, pass_gate
+    from slurm_rl.domain.promise import DEFAULT, parse_promise
+    from slurm_rl.evaluate.auto import auto as choose_all
+    from slurm_rl.policy.registry import parse_policy
+
+    if from_slurm == (trace is not None):
+        raise InputError("give either --from-slurm or --trace FILE")
+    settings = load(config).config
+    past, where, weights = _past(settings, days, trace, cluster)
+    file = AutoFile(Path(settings.state_dir))
+    before = file.read().chosen
+    options: dict[str, Any] = {"weights": weights, "influence": settings.influence, "before": before, "seed": seed}
+    with progress(as_json) as on_progress:
+        found = choose_all(
+            past,
+            where,
+            backfill,
+            model=parse_policy(f"rl:{model}") if model else None,
+            promise=parse_promise(settings.promise or DEFAULT),
+            replicates=replicates,
+            on_progress=on_progress,
+            **options,
+        )
+    chosen, refused = found.chosen, list[str]()
+    if settings.mode == "enforce":
+        policies = {name: candidate.policy for name, candidate in found.candidates.items()}
+        chosen, refused = pass_gate(chosen, before, policies, past, where, settings.influence, weights)
+    value: dict[str, Any] = {
+        "time": time.time(),
+        "jobs": len(past),
+        "model": model,
+        "chosen": chosen,
+        "refused": refused,
+        "tuned_weights": dict(found.tuned),
+        "choices": [choice.as_dict() for choice in found.choices],
+    }
+    if not dry_run:
+        file.write(value, settings.journal)
+    if as_json:
+        print(json.dumps(value))
+        return
+    print(told(found))
+    for line in refused:
+        print(f"not taken: {line}")
+    if not dry_run:
+        print(f"written: {file.path}")
+
+
+def _past(
+    settings: Config, days: float, trace: Path | None, cluster: Path | None
+) -> tuple[Trace, Cluster, dict[str, float] | None]:
+    """The past, its cluster, and the site's own weights (None: the usual ones)."""
+    if trace is not None:
+        from slurm_rl.traces.read import read_trace
+        from slurm_rl_sim.replay import find_cluster
+
+        past = read_trace(trace)
+        return past, find_cluster(past, trace, cluster), None
+    from slurm_rl.controller.slurm_snapshot import site_weights
+    from slurm_rl.slurm.cli import CliClient
+    from slurm_rl.traces.site import history_trace, site_cluster
+
+    client = CliClient(Path(settings.slurm_conf) if settings.slurm_conf else None, settings.slurm_timeout)
+    state, now = client.snapshot(), time.time()
+    nodes, _ = site_cluster(state.nodes, state.cluster)
+    own = site_weights(state.weights)
+    past = history_trace(client.history(now - days * 86_400, now), state.cluster)
+    return past, nodes, own if sum(own.values()) else None

@@ -1,0 +1,131 @@
+"""`auto` chooses by the past alone: the best that keeps the promise beyond chance, or Slurm's own order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slurm_rl.domain.cluster import Cluster, NodeClass, write_cluster
+from slurm_rl.domain.promise import parse_promise
+from slurm_rl.evaluate.auto import OWN, Standing, auto, candidates, choose, replay_auto
+from slurm_rl.policy.registry import parse_policy
+from slurm_rl.traces.generate import WorkloadSpec, generate
+from slurm_rl.traces.native import write_native
+from slurm_rl.traces.trace import Labels, Trace
+from slurm_rl_sim.replay import parse_contenders, prepare, replay
+from tests.unit.evaluate.test_paired import call
+
+FRONT = NodeClass(3, "V100", 4, 16, 64.0, "front")
+BACK = NodeClass(3, "V100", 4, 16, 64.0, "back")
+BOTH = Cluster("two pools", (FRONT, BACK))
+
+
+def standing(name: str, price: float, *, keeps: bool = True, error: float = 0.02) -> Standing:
+    figures = dict.fromkeys(("bsld", "wait", "p95", "p99", "max"), 1.0)
+    return Standing(name, figures, dict.fromkeys(figures, 0.0), price, error, keeps)
+
+
+OWN_STANDS = standing(OWN, 0.0, error=0.0)
+
+
+def test_the_best_that_keeps_the_promise_is_chosen() -> None:
+    table = [OWN_STANDS, standing("fast", -0.5, keeps=False), standing("safe", -0.3), standing("slow", -0.1)]
+    found = choose(("p",), 500, 900.0, table)
+    assert (found.chosen, found.before) == ("safe", "")
+    assert "better than multifactor by 26%" in found.why
+
+
+def test_slurms_own_order_stays_where_none_is_better_beyond_chance() -> None:
+    assert choose(("p",), 500, 900.0, [OWN_STANDS, standing("a", -0.3, keeps=False)]).chosen == OWN
+    assert choose(("p",), 500, 900.0, [OWN_STANDS, standing("a", -0.10, error=0.08)]).chosen == OWN
+    assert choose(("p",), 99, 900.0, [OWN_STANDS, standing("a", -0.3)]).chosen == OWN
+    assert choose(("p",), 500, 30.0, [OWN_STANDS, standing("a", -0.3)]).why == "nobody waits"
+
+
+def test_what_is_in_charge_stays_unless_another_is_clearly_better() -> None:
+    table = [OWN_STANDS, standing("a", -0.30), standing("b", -0.34)]
+    assert choose(("p",), 500, 900.0, table, before="a").chosen == "a"
+    better = [*table[:2], standing("b", -0.40)]
+    assert choose(("p",), 500, 900.0, better, before="a").chosen == "b"
+    broken = [OWN_STANDS, standing("a", -0.30, keeps=False), standing("b", -0.2)]
+    assert choose(("p",), 500, 900.0, broken, before="a").chosen == "b", "it keeps the promise no more"
+
+
+def test_the_candidates_are_what_was_promised() -> None:
+    names = set(candidates(parse_policy("rl:default"), tuned={"age": 1.0}))
+    assert names == {
+        "multifactor", "multifactor, tuned", "sjf-age@user", "saf@user", "wfp3@user",
+        "rl:default", "rl:default, lane", "rl:default, wide", "rl:default, narrow",
+    }  # fmt: skip
+
+
+def _two_pools() -> Trace:
+    busy = generate(WorkloadSpec(jobs=500, days=2, load=1.3, users=12, max_gpus=4, seed=3), Cluster("f", (FRONT,)))
+    idle = generate(WorkloadSpec(jobs=200, days=2, load=0.05, users=12, max_gpus=2, seed=4), Cluster("b", (BACK,)))
+    rows = [(t, i) for t, trace in enumerate((busy, idle)) for i in range(len(trace))]
+    columns = {
+        k: np.concatenate([getattr(busy, k), getattr(idle, k)])
+        for k in ("submit_time", "run_time", "time_limit", "num_gpus", "num_nodes", "cpus", "mem_gb", "priority")
+    }
+    blank = Labels.blank(len(rows))
+    users = Labels.of([*busy.user.strings(), *idle.user.strings()])
+    both = replace(
+        busy,
+        **columns,
+        name="two pools",
+        job_id=np.arange(1, len(rows) + 1),
+        deadline=np.full(len(rows), -1),
+        user=users,
+        partition=Labels.of(["front"] * len(busy) + ["back"] * len(idle)),
+        **dict.fromkeys(("account", "gpu_type", "status", "qos", "job_name"), blank),
+    )
+    return both.sorted()
+
+
+def test_each_pool_gets_its_own_and_its_jobs_run_as_under_that_policy() -> None:
+    trace = _two_pools()
+    judged = auto(trace, BOTH, "easy", model=None, tune=False, replicates=1)
+    assert [c.partitions for c in judged.choices] == [("front",), ("back",)]
+    assert judged.choices[1].why == "nobody waits"
+    picked = (replace(judged.choices[0], chosen="sjf-age@user"), judged.choices[1])
+    found = replace(judged, choices=picked)
+    prepared = prepare(trace, BOTH)
+    mixed = replay_auto(prepared, found, "easy")
+    assert mixed.policy == "auto"
+    front = np.array(list(prepared.trace.partition.strings())) == "front"
+    for name, mine in ((found.chosen["front"], front), (OWN, ~front)):
+        (alone,) = replay(prepared, parse_contenders(name, "easy"))
+        assert np.array_equal(mixed.result.start[mine], alone.result.start[mine])
+        assert np.array_equal(mixed.result.end[mine], alone.result.end[mine])
+    assert mixed.metrics["jobs"] == len(trace)
+    held = sorted(zip(*(column.tolist() for column in mixed.result.entries()), strict=True))
+    assert len({job for job, _, _ in held}) == int(mixed.result.ran.sum())
+
+
+def test_a_promise_nobody_can_keep_leaves_slurms_own_order() -> None:
+    found = auto(_two_pools(), BOTH, "easy", model=None, tune=False, replicates=1, promise=parse_promise("mean <= 1"))
+    assert {s.candidate for s in found.choices[0].table if s.keeps} >= {OWN}
+    worse = [s for s in found.choices[0].table if s.ratio["wait"] > 1.0 and s.candidate != OWN]
+    assert not any(s.keeps for s in worse)
+
+
+def test_replay_chooses_on_the_time_before_the_window_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = _two_pools()
+    late = trace.submit_time >= trace.span()[1] * 0.6
+    changed = replace(trace, run_time=np.where(late, 7, trace.run_time), name="changed")
+    told = []
+    for name, one in (("a", trace), ("b", changed)):
+        write_native(one, tmp_path / f"{name}.csv")
+        write_cluster(BOTH, tmp_path / f"{name}.cluster.json")
+        code, said = call(capsys, "replay", str(tmp_path / f"{name}.csv"), "--policy", "auto", "--window", "0.6:1")
+        assert code == 0
+        assert isinstance(said, dict)
+        assert {run["policy"] for run in said["runs"]} == {"auto", "multifactor"}
+        told.append(said["auto"])
+    assert told[0] == told[1], "what happens later has no say"
+    code, said = call(capsys, "replay", str(tmp_path / "a.csv"), "--policy", "auto")
+    assert code != 0
+    assert "before the window" in str(said)
