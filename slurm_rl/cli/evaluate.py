@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from slurm_rl.domain.cluster import Cluster
     from slurm_rl.evaluate.auto import Auto
     from slurm_rl.traces.trace import Trace
-    from slurm_rl_sim.replay import Contender
+    from slurm_rl_sim.replay import Contender, Prepared
 
 _HELP = """Compare policies on a trace: same jobs, cluster, backfill and information for all, several replicates.
 
@@ -64,6 +64,8 @@ def evaluate(
     from slurm_rl.evaluate.fit import fit
     from slurm_rl.evaluate.paired import OPPONENTS, Windows, before, compare, gap_closed, tuned_weights
     from slurm_rl.policy.registry import guarded
+    from slurm_rl.report.fairness import as_value
+    from slurm_rl.report.fairness import told as told_fairness
     from slurm_rl.traces.read import read_trace
     from slurm_rl_sim.replay import find_cluster, parse_contenders, prepare, window_of
 
@@ -108,6 +110,7 @@ def evaluate(
             own_way=own_way,
             on_progress=on_progress,
         )
+    fair = _fairness(prepare(jobs, where, window=span, seed=seed), first, contenders[0], placement, weights, own_way)
     closed = {c.policy.name: gap_closed(standings, c.policy.name, first.policy.name) for c in contenders}
     if as_json:
         value = {
@@ -119,6 +122,7 @@ def evaluate(
             "multifactor_weights": weights,
             "styles": styles,
             "auto": [c.as_dict() for c in chosen.choices] if chosen is not None else None,
+            "fairness": {"policy": contenders[0].policy.name} | as_value(fair),
             "standings": [
                 {
                     "policy": s.policy,
@@ -135,8 +139,32 @@ def evaluate(
         print(json.dumps(value))
         return
     _show(standings, first.policy.name, closed, weights, styles)
+    print(f"\n{contenders[0].policy.name} against {first.policy.name}, who loses most:\n{told_fairness(fair)}")
     if chosen is not None:
         print("\n" + told(chosen))
+
+
+def _fairness(
+    prepared: Prepared,
+    base: Contender,
+    contender: Contender,
+    placement: str,
+    weights: dict[str, float] | None,
+    own_way: dict[str, Any],
+) -> dict[str, Any]:
+    """Groups of jobs under the first policy against the base, on the trace itself."""
+    from slurm_rl.policy.catalogue import MULTIFACTOR
+    from slurm_rl.report.fairness import fairness
+    from slurm_rl_sim.replay import replay
+
+    results = []
+    for one in (base, contender):
+        if one.policy.name in own_way:
+            results.append(own_way[one.policy.name](prepared).result)
+            continue
+        own = weights if one.policy.code == MULTIFACTOR else None
+        results.append(replay(prepared, [one], placement=placement, weights=own)[0].result)
+    return fairness(prepared.trace, prepared.workload, prepared.measured, *results)
 
 
 def _chosen(

@@ -217,8 +217,8 @@ def replay(
         kept = keep_promise(prepared, contenders, backfill, promise, runs, *rules)
     found = None
     if AUTO in names:
-        rules = (backfill, placement, influence, _weights(weights), seed)
-        found, mine = auto_run(jobs, prepared, window_of(jobs, window), *rules, quiet=as_json)
+        by = (backfill, placement, influence, _weights(weights), seed)
+        found, mine = auto_run(jobs, prepared, window_of(jobs, window), *by, quiet=as_json)
         runs.insert(min(names.index(AUTO), len(runs)), mine)
     _tell(trace, prepared, runs, jobs_out, report, figures, as_json, auto=found, kept=kept)
 

@@ -67,6 +67,7 @@ def shadow_report(
 def compare(client: Any, first: float, last: float, policy: PolicySpec, influence: float) -> dict[str, Any]:
     """The metrics of both replays over the jobs that ended in the period, on the cluster as it is now."""
     from slurm_rl.controller.slurm_snapshot import site_weights
+    from slurm_rl.report.fairness import as_value, fairness, told
     from slurm_rl.traces.site import history_trace, site_cluster
     from slurm_rl_sim.replay import Contender, parse_contenders, prepare, replay
 
@@ -78,7 +79,9 @@ def compare(client: Any, first: float, last: float, policy: PolicySpec, influenc
     weights = own if sum(own.values()) else None  # None: the usual ones
     (now,) = replay(prepared, parse_contenders("multifactor", "slurm"), weights=weights)
     (then,) = replay(prepared, [Contender(policy, "slurm")], influence=influence, weights=weights)
-    return {"jobs": len(prepared.trace), "slurm": now.metrics, "slurm_rl": then.metrics}
+    found = fairness(prepared.trace, prepared.workload, prepared.measured, now.result, then.result)
+    shown = as_value(found) | {"told": told(found)}
+    return {"jobs": len(prepared.trace), "slurm": now.metrics, "slurm_rl": then.metrics, "fairness": shown}
 
 
 def _text(report: dict[str, Any]) -> str:
@@ -98,5 +101,7 @@ def _text(report: dict[str, Any]) -> str:
             continue
         change = f"{100 * (b / a - 1):+.1f}%" if a else ""
         lines.append(f"{label:<24}{a:>14.2f}{b:>16.2f}{change:>10}")
+    if "fairness" in report:
+        lines += ["", report["fairness"]["told"]]
     lines += ["", "A replay is a model: jobs start as backfill would start them, with the run times they had."]
     return "\n".join(lines)

@@ -224,21 +224,13 @@ class AutoPolicies:
 
 def joined(now: int, plans: list[Plan]) -> Plan:
     """Plans for jobs of different pools as one: the first of one stands before the first of the next."""
-    order, factors, reasons, starts, deferrals = [], [], [], [], []
-    for plan in plans:
-        order += plan.order
-        factors += plan.site_factor
-        reasons += plan.reasons
-        starts += plan.starts
-        deferrals += plan.deferrals
-    count = len(order)
-    told = tuple(replace(r, rank=rank, of=count) for rank, r in enumerate(reasons))
+    reasons = [r for plan in plans for r in plan.reasons]
     return replace(
         plans[0],
         now=now,
-        order=tuple(order),
-        site_factor=tuple(factors),
-        reasons=told,
-        starts=tuple(starts),
-        deferrals=tuple(deferrals),
+        order=tuple(j for plan in plans for j in plan.order),
+        site_factor=tuple(f for plan in plans for f in plan.site_factor),
+        reasons=tuple(replace(r, rank=rank, of=len(reasons)) for rank, r in enumerate(reasons)),
+        starts=tuple(s for plan in plans for s in plan.starts),
+        deferrals=tuple(d for plan in plans for d in plan.deferrals),
     )

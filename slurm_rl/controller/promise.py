@@ -118,9 +118,9 @@ class Supervisor:
                 else:
                     known.ours = foretold
         for j in np.flatnonzero(queue.snapshot.world["live"]["held"] > 0).tolist():
-            known = self._seen.get(queue.jobs[j].job_id)
-            if known is not None and queue.jobs[j].start_time:
-                known.ours = float(queue.jobs[j].start_time) - known.submit
+            known, began = self._seen.get(queue.jobs[j].job_id), queue.jobs[j].start_time
+            if known is not None and began:
+                known.ours = float(began) - known.submit
         for job_id in [i for i, s in self._seen.items() if i not in waiting and now - s.submit > _MEMORY]:
             del self._seen[job_id]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_rl.report import contenders
+from slurm_rl.report.fairness import fairness, losers
 from slurm_rl.report.inputs import ReportedRun
 from slurm_rl.report.measured import Comparison
 from slurm_rl.report.text import duration, number, plural, ratio
@@ -49,7 +50,8 @@ def summarise(m: Comparison, sizes: tuple[np.ndarray, list[str]]) -> Summary:
     if len(runs) > 1:
         findings += [_wins(runs, names, base, best)]
         if best != base:
-            findings += [_pays(m, names, base, best, sizes), _longest(runs, names, base, best)]
+            findings += [_pays(m, names, base, best, sizes), *_lose_most(m, names, base, best)]
+            findings += [_longest(runs, names, base, best)]
     findings += _out_of_reach(m, names, base, best)
     return Summary(_headline(runs, names, base, best), findings, _notes(m))
 
@@ -134,6 +136,16 @@ def _pays(m: Comparison, names: list[str], base: int, best: int, sizes: tuple[np
     else:
         sentences.append("No size of job waits noticeably longer on average.")
     return Remark("Who pays", " ".join(sentences), "bad" if worse or losers else "good")
+
+
+def _lose_most(m: Comparison, names: list[str], base: int, best: int) -> list[Remark]:
+    """The five users whose mean wait grew most, each with what sets its jobs apart."""
+    found = fairness(m.trace, m.workload, m.prepared.measured, m.runs[base].result, m.runs[best].result)
+    lost = losers(found)
+    if not lost:
+        return []
+    each = [f"{g.name}, {duration(g.own_wait)} → {duration(g.wait)}: {g.why}" for g in lost]
+    return [Remark("Who loses most, and why", ". ".join(each) + ".", "bad")]
 
 
 def _longest(runs: Sequence[ReportedRun], names: list[str], base: int, best: int) -> Remark:

@@ -103,7 +103,7 @@ def _capability(jobs: int, seed: int) -> tuple[Trace, Cluster]:
     nodes, cores = 4096, 64
     rng = np.random.default_rng([seed, 101])
     sizes = np.array([128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096])
-    habits = _habits(40, sizes, 0.72 ** np.arange(len(sizes)), 2.5 * HOUR, rng)
+    habits = _habits(40, sizes, np.power(0.72, np.arange(len(sizes), dtype=np.float64)), 2.5 * HOUR, rng)
     load = 0.8  # what wide jobs leave idle is lost: 0.9 is more than such a machine can do
     days = jobs * 900.0 * 3.0 * HOUR / (load * nodes * DAY)  # a job of 900 nodes and three hours, on average
     work = load * nodes * days * DAY
@@ -151,7 +151,8 @@ def _interactive(jobs: int, seed: int) -> tuple[Trace, Cluster]:
     long = WorkloadSpec(
         jobs=jobs - jobs // 2, days=jobs / 2 / 450, load=1.0, users=40, max_gpus=32, median_run=3600.0, seed=seed + 1
     )
-    parts = [(generate(short, Cluster("i", (front,))), "interactive"), (generate(long, Cluster("b", (back,))), "batch")]
+    by_day, batch = generate(short, Cluster("i", (front,))), generate(long, Cluster("b", (back,)))
+    parts = [(by_day, "interactive", ""), (batch, "batch", "")]
     return _merged("interactive", parts), Cluster("interactive", (front, back))
 
 
@@ -160,15 +161,15 @@ def _one_user(jobs: int, seed: int) -> tuple[Trace, Cluster]:
     days, many = jobs / 500, round(0.8 * jobs)
     one = WorkloadSpec(jobs=many, days=days, load=0.95 * 0.98, users=1, max_gpus=32, batch=12.0, seed=seed)
     rest = WorkloadSpec(jobs=jobs - many, days=days, load=0.05 * 0.98, users=40, max_gpus=16, batch=1.5, seed=seed + 1)
-    parts = [(generate(one, cluster), "gpu", "u000"), (generate(rest, cluster), "gpu")]
+    parts = [(generate(one, cluster), "gpu", "u000"), (generate(rest, cluster), "gpu", "")]
     return _merged("one-user", parts), cluster
 
 
-def _merged(name: str, parts: Sequence[tuple[Trace, str] | tuple[Trace, str, str]]) -> Trace:
-    """Several traces as one: each with its partition, and a user's name if all of it is one user's."""
+def _merged(name: str, parts: Sequence[tuple[Trace, str, str]]) -> Trace:
+    """Several traces as one: each with its partition, and a user's name if all of it is one user's, else ""."""
     users, partitions = [], []
-    for trace, partition, *only in parts:
-        users += only * len(trace) if only else list(trace.user.strings())
+    for trace, partition, only in parts:
+        users += [only] * len(trace) if only else list(trace.user.strings())
         partitions += [partition] * len(trace)
     columns = ("run_time", "time_limit", "num_gpus", "num_nodes", "cpus", "mem_gb")
     joined = {c: np.concatenate([getattr(p[0], c) for p in parts]) for c in columns}

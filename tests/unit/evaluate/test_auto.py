@@ -129,3 +129,16 @@ def test_replay_chooses_on_the_time_before_the_window_alone(tmp_path: Path, caps
     code, said = call(capsys, "replay", str(tmp_path / "a.csv"), "--policy", "auto")
     assert code != 0
     assert "before the window" in str(said)
+
+
+def test_evaluate_compares_auto_and_says_who_loses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_native(_two_pools(), tmp_path / "a.csv")
+    write_cluster(BOTH, tmp_path / "a.cluster.json")
+    asked = ("evaluate", "--policy", "auto", "--trace", str(tmp_path / "a.csv"), "--window", "0.6:1")
+    code, said = call(capsys, *asked, "--no-opponents", "--replicates", "1")
+    assert code == 0
+    assert isinstance(said, dict)
+    assert {s["policy"] for s in said["standings"]} == {"auto", "multifactor"}
+    assert {c["partitions"][0] for c in said["auto"]} == {"front", "back"}
+    assert said["fairness"]["policy"] == "auto"
+    assert {"user", "partition", "size"} <= set(said["fairness"]["groups"])
