@@ -71,6 +71,10 @@ class Calibration:
         """Adds a forecast; its outcome may be written to it later, followed by `learn`."""
         self._made.append(made)
 
+    def drop(self, made: Made) -> None:
+        """Forgets a forecast that can have no outcome."""
+        self._made = deque((m for m in self._made if m is not made), maxlen=_KEPT)
+
     def learn(self, now: float) -> None:
         """Takes over what is known by now."""
         logs, waits = [], []

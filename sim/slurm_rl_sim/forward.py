@@ -6,8 +6,9 @@ the dashboard) make their Scenes from a World each, and everything after that is
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,9 +17,11 @@ from slurm_rl.backfill.catalogue import RULES
 from slurm_rl.kernel.arrays import ENTRY, LOG, NOW, Array
 from slurm_rl.kernel.build import Workload
 from slurm_rl.kernel.linking import link_kernels
+from slurm_rl.kernel.links import link
 from slurm_rl.kernel.tables import WORLD, World, enough_rows
 from slurm_rl.kernel.world import new_world
 from slurm_rl.place.catalogue import PLACEMENTS
+from slurm_rl.policy.meta import meta_tables
 from slurm_rl.policy.registry import PolicySpec, booked, network_tables, parse_policy, settings_for
 from slurm_rl_sim.engine import GROW, advance
 from slurm_rl_sim.residuals import Residuals
@@ -94,22 +97,43 @@ class Scene:
 
 def draw_starts(scene: Scene, targets: Array, draws: int, rng: np.random.Generator, horizon: int = HORIZON) -> Array:
     """[draws, targets]: seconds from now until each of these pending jobs starts; inf: beyond the horizon."""
-    targets = np.asarray(targets, dtype=np.int64)
     if not len(targets):
         return np.zeros((draws, 0))
+    return np.stack(list(itertools.islice(futures(scene, targets, rng, horizon), draws)))
+
+
+def futures(
+    scene: Scene,
+    targets: Array,
+    rng: np.random.Generator,
+    horizon: int = HORIZON,
+    stop: Callable[[], bool] | None = None,
+) -> Iterator[Array]:
+    """One future after the other: seconds until each target starts. Ends when `stop` says so, amid a future."""
+    targets = np.asarray(targets, dtype=np.int64)
     scene = _near(scene, targets)
-    first = starts_by_limits(scene, targets, horizon)  # how far arrivals must reach
-    reach = float(np.max(first, where=np.isfinite(first), initial=0.0))
-    reach = min(max(reach, DAY / 2), horizon)
-    return np.stack([_one(scene, targets, rng, int(reach), horizon) for _ in range(draws)])
+    try:
+        first = starts_by_limits(scene, targets, horizon, stop)  # how far arrivals must reach
+        reach = float(np.max(first, where=np.isfinite(first), initial=0.0))
+        reach = min(max(reach, DAY / 2), horizon)
+        while True:
+            yield _one(scene, targets, rng, int(reach), horizon, stop)
+    except _Stopped:
+        return
 
 
-def starts_by_limits(scene: Scene, targets: Array, horizon: int = HORIZON) -> Array:
+class _Stopped(Exception):
+    """There is no time left."""
+
+
+def starts_by_limits(
+    scene: Scene, targets: Array, horizon: int = HORIZON, stop: Callable[[], bool] | None = None
+) -> Array:
     """[targets]: seconds until each starts if every job lasts to its limit and nobody comes: what backfill plans by."""
     scene = _near(scene, targets)
     jobs = _present(scene)
     limit = scene.world["jobs"]["limit"][jobs].astype(float)
-    return _run(scene, jobs, np.zeros(0, np.int64), np.zeros(0, np.int64), limit, targets, horizon)
+    return _run(scene, jobs, np.zeros(0, np.int64), np.zeros(0, np.int64), limit, targets, horizon, stop)
 
 
 def _near(scene: Scene, targets: Array) -> Scene:
@@ -121,7 +145,14 @@ def _present(scene: Scene) -> Array:
     return np.sort(np.concatenate([scene.running, scene.pending]).astype(np.int64))
 
 
-def _one(scene: Scene, targets: Array, rng: np.random.Generator, reach: int, horizon: int) -> Array:
+def _one(
+    scene: Scene,
+    targets: Array,
+    rng: np.random.Generator,
+    reach: int,
+    horizon: int,
+    stop: Callable[[], bool] | None,
+) -> Array:
     """One future."""
     jobs = _present(scene)
     rows, live = scene.world["jobs"], scene.world["live"]
@@ -135,7 +166,7 @@ def _one(scene: Scene, targets: Array, rng: np.random.Generator, reach: int, hor
     run = scene.residuals.draw(luck, scene.log_median[everyone], scene.spread[everyone], ran, limit)
     told = np.concatenate([np.full(len(jobs), -1.0), known])
     run = np.where(told >= 0, np.minimum(told, limit), run)
-    return _run(scene, jobs, came, submit, run, targets, horizon)
+    return _run(scene, jobs, came, submit, run, targets, horizon, stop)
 
 
 def _arrivals(scene: Scene, rng: np.random.Generator, reach: int) -> tuple[Array, Array, Array, Array]:
@@ -159,19 +190,30 @@ def _arrivals(scene: Scene, rng: np.random.Generator, reach: int) -> tuple[Array
     return past.jobs[at], when.astype(np.int64), past.run[at].astype(float), past.ran[at].astype(float)
 
 
-def _run(scene: Scene, jobs: Array, came: Array, submit: Array, run: Array, targets: Array, horizon: int) -> Array:
+def _run(
+    scene: Scene,
+    jobs: Array,
+    came: Array,
+    submit: Array,
+    run: Array,
+    targets: Array,
+    horizon: int,
+    stop: Callable[[], bool] | None = None,
+) -> Array:
     """Seconds until each target starts, if `jobs` and those that come last so long."""
     world = _world(scene, jobs, came, submit, run)
     at = np.searchsorted(jobs, targets)
     start, state = world["live"]["start"], world["live"]["state"]
     step, until = _FIRST_LOOK, scene.now
     while until < scene.now + horizon:
+        if stop is not None and stop():
+            raise _Stopped
         until = min(until + step, scene.now + horizon)
         while int(advance(world.record, until, False)) == GROW:
             enough_rows(world, 2 * len(world["rows"]), on_nodes=RULES[scene.site.backfill].profile == "nodes")
         if (state[at] != WAITING).all() and (start[at] >= 0).all():
             break
-        step *= 2
+        step = min(2 * step, DAY)
     waits: Array = np.where(start[at] >= 0, np.maximum(start[at] - scene.now, 0), np.inf)
     return waits
 
@@ -187,7 +229,8 @@ def _world(scene: Scene, jobs: Array, came: Array, submit: Array, run: Array) ->
         policy = booked(policy)
     settings = settings_for(policy, influence=1.0 if scene.order is not None else site.influence, weights=site.weights)
     settings |= rule.settings | placer.settings
-    settings |= {name: value for name, value in site.settings.items() if name in (WORLD.names or ())}
+    if rule.on_tick:  # no other rule has settings, nor a kernel for cycles
+        settings |= {name: value for name, value in site.settings.items() if name in (WORLD.names or ())}
     rows = np.concatenate([old["jobs"][jobs], old["jobs"][came]])
     present = len(jobs)
     rows["submit"][:present] = np.minimum(rows["submit"][:present], now)
@@ -215,6 +258,7 @@ def _world(scene: Scene, jobs: Array, came: Array, submit: Array, run: Array) ->
         qos_factor=old["qos_factor"],
         log=np.zeros(1, dtype=LOG),
         **network_tables(policy, len(rows)),
+        **meta_tables(policy, len(pools)),
     )
     if rule.profile:
         enough_rows(world, 512, on_nodes=rule.profile == "nodes")
@@ -229,6 +273,10 @@ def _world(scene: Scene, jobs: Array, came: Array, submit: Array, run: Array) ->
         live["state"][:present][np.isin(jobs, list(scene.workload.rejected))] = REJECTED
     _hold(world, old, np.searchsorted(jobs, scene.running), scene.running, now)
     link_kernels(world, policy.row, placer, rule)
+    if policy.lane_share:
+        for name in ("lane_work", "started_work", "lane_time"):
+            world["pools"][name] = old["pools"][name]
+        link(world, "enter_lane")
     return world
 
 

@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("slurm_rl.cli.doctor", "check a Slurm site and say what to change, and why"),
     "serve": ("slurm_rl.cli.serve", "run the service and the controller that reorders the pending queue"),
     "explain": ("slurm_rl.cli.explain", "say where a pending job stands, why, and what would move it"),
+    "when": ("slurm_rl.cli.when", "say when a job would start before it is submitted, and what would change that"),
     "node-agent": ("slurm_rl.cli.node_agent", "sample this node's GPUs and attribute them to jobs"),
     "undo": ("slurm_rl.cli.undo", "take back every SiteFactor that was written"),
     "shadow-report": ("slurm_rl.cli.shadow_report", "replay the shadow period both ways and say what would change"),

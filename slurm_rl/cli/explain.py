@@ -1,4 +1,4 @@
-"""`slurm-rl explain JOBID`: where a pending job stands, why, and what would move it; what another one used."""
+"""`slurm-rl explain JOBID`: where a pending job stands, why, and what would move it; what held another one back."""
 
 from __future__ import annotations
 
@@ -33,38 +33,24 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Say where a pending job stands, why, when it may start, and what would move it; of others, what they used."""
-    from urllib.parse import quote
-
     from slurm_rl.config import load
-    from slurm_rl.serve import munge
-    from slurm_rl.serve.ask import ask, ask_from_afar, must
+    from slurm_rl.serve.ask import ask_here_or_afar
     from slurm_rl.serve.jobid import parse
 
     path = f"/v1/jobs/{parse(job_id)}/explain"
-    route = quote(path)
-    settings = load(config).config
-    address = url or ("" if socket else settings.url)
-    if address:
-        headers = {"Authorization": munge.SCHEME + munge.credential("GET", path, settings.munge_socket)}
-        said = must(ask_from_afar(address, "GET", route, headers, settings.tls_ca))
-    else:
-        said = must(ask(socket or Path(settings.socket), "GET", route))
+    said = ask_here_or_afar(load(config).config, path, socket=socket, url=url or "")
     print(json.dumps(said) if as_json else _text(said))
 
 
 def _text(said: dict[str, Any]) -> str:
-    if "measured" in said:
-        from slurm_rl.telemetry.words import words
-
-        used = said["measured"]
-        state = "runs" if used["running"] else f"ended {clock(used['end'])}"
-        return "\n".join([f"job {used['job_id']} of {used['user']}: {state}", *(f"  {w}" for w in words(used))])
+    if "job" not in said:
+        return _past(said)
     job = said["job"]
     lines = [f"job {job['job_id']} ({job['name']}) of {job['user']} in {job['partition']}, waiting {span(job['wait'])}"]
     if (slurm := said.get("slurm_reason")) and slurm["code"]:
         lines.append(f"  Slurm    {slurm['code']}: {slurm['meaning']} {slurm['remedy']}")
     if not said["ordered"]:
-        return "\n".join([*lines, f"  left to Slurm: {said['why']}"])
+        return "\n".join([*lines, f"  left to Slurm: {said['why']}", *_held_back(said)])
     start, estimate, factor = said["expected_start"], said["estimate"], said["site_factor"]
     low, high = estimate["range"]
     lines += [
@@ -75,13 +61,46 @@ def _text(said: dict[str, Any]) -> str:
         f"  run time about {span(estimate['seconds'])} ({span(low)} to {span(high)}), limit {span(job['time_limit'])}",
         f"  start    about {clock(start['time'])} ({clock(start['range'][0])} to {clock(start['range'][1])})"
         + (f"; Slurm says {clock(start['by_slurm'])}" if start["by_slurm"] else ""),
+        f"           {_skill(start)}",
         f"  priority {said['slurm'].get('priority')} = "
         + " + ".join(f"{name} {value}" for name, value in said["slurm"].items() if value and name not in ("priority",)),
         f"  SiteFactor {factor['now']}, wanted {factor['wanted']}, bound ±{factor['bound']}, mode {said['mode']}",
     ]
     moves = said["what_would_move_it"]
     lines += [f"  with {m['what']}: place {m['rank']} instead of {m['from']}" for m in moves]
+    if (advice := said.get("limit_advice")) is not None:
+        lines.append(f"  limit    {advice['text']}")
+    lines += _held_back(said)
     return "\n".join(lines)
+
+
+def _past(said: dict[str, Any]) -> str:
+    """A job that is not pending any more."""
+    lines = [f"job {said['job_id']} of {said['user']}"]
+    if (used := said.get("measured")) is not None:
+        from slurm_rl.telemetry.words import words
+
+        state = "runs" if used["running"] else f"ended {clock(used['end'])}"
+        lines = [f"{lines[0]}: {state}", *(f"  {w}" for w in words(used))]
+    told = [f for f in said["forecasts"] if f["came"] is not None]
+    if told:
+        first = told[0]
+        lines.append(
+            f"  started {clock(first['came'])}; told first: about {clock(first['median'])} "
+            f"({clock(first['low'])} to {clock(first['high'])})"
+        )
+    return "\n".join([*lines, *_held_back(said)])
+
+
+def _held_back(said: dict[str, Any]) -> list[str]:
+    rows = said.get("held_back") or []
+    return ["  held back", *(f"    {span(c['seconds']):>9}  {c['code']}: {c['meaning']}" for c in rows)] if rows else []
+
+
+def _skill(start: dict[str, Any]) -> str:
+    if start.get("made") is None:
+        return "not simulated yet: guessed by the work before it"
+    return str(start["skill"]["text"])
 
 
 def _feature(c: dict[str, Any]) -> str:

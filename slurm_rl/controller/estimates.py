@@ -12,6 +12,9 @@ from slurm_rl.kernel.arrays import GROUP, Array
 from slurm_rl.kernel.jit import kernel
 from slurm_rl.kernel.world import bare_world
 from slurm_rl.policy.estimate import finish, predict
+from slurm_rl_sim.residuals import Residuals
+
+_TOGETHER = 200  # jobs that are estimated before they teach: the first history may hold years
 
 
 @kernel
@@ -49,6 +52,7 @@ class RunTimes:
         self._number: dict[tuple[object, ...] | None, int] = {}
         self._groups = np.zeros(256, dtype=GROUP)
         self.seen = 0
+        self.residuals = Residuals()  # how far run times fell from their estimates
 
     def groups_of(self, user: str, name: str, volume: float, uses_gpus: bool, limit: int) -> tuple[int, ...]:
         """The groups a job belongs to, from general to specific, as replay forms them; -1: none."""
@@ -62,14 +66,24 @@ class RunTimes:
     def learn(self, jobs: Iterable[Finished]) -> None:
         """Learns from jobs in the order in which they ended."""
         rows = list(jobs)
-        if not rows:
-            return
+        for at in range(0, len(rows), _TOGETHER):
+            self._learn(rows[at : at + _TOGETHER])
+
+    def _learn(self, rows: list[Finished]) -> None:
         groups = [self.groups_of(job.user, job.name, job.volume, job.uses_gpus, job.limit) for job in rows]
         world = bare_world(len(rows), {}, groups=self.table())
         world["jobs"]["limit"] = [max(job.limit, 1) for job in rows]
         world["jobs"]["group"] = groups
-        finish_all(world.record, np.array([job.ran for job in rows], dtype=np.float64))
+        ran = np.array([job.ran for job in rows], dtype=np.float64)
+        predict_all(world.record, np.arange(len(rows)))
+        expected, spread = np.log(np.maximum(world["live"]["expected"], 1.0)), world["live"]["spread"]
+        self.residuals.note(expected, spread.astype(float), ran)
+        finish_all(world.record, ran)
         self.seen += len(rows)
+
+    def known(self) -> KnownRunTimes:
+        """What is known by now, for other threads than the one that learns."""
+        return KnownRunTimes(dict(self._number), self.table().copy(), self.residuals.copy())
 
     def table(self) -> Array:
         """What is known, as kernels read it; row 0 is of all jobs."""
@@ -77,6 +91,20 @@ class RunTimes:
             grown = np.zeros(2 * len(self._number) + 1, dtype=GROUP)
             grown[: len(self._groups)] = self._groups
             self._groups = grown
+        return self._groups
+
+
+class KnownRunTimes:
+    """What is known at a moment; nothing is learned or numbered any more."""
+
+    def __init__(self, number: dict[tuple[object, ...] | None, int], groups: Array, residuals: Residuals) -> None:
+        self._number, self._groups, self.residuals = number, groups, residuals
+
+    def groups_of(self, user: str, name: str, volume: float, uses_gpus: bool, limit: int) -> tuple[int, ...]:
+        """The groups a job belongs to, as far as they are known."""
+        return tuple(self._number.get(key, -1) for key in _keys(user, name, volume, uses_gpus, limit))
+
+    def table(self) -> Array:
         return self._groups
 
 

@@ -9,10 +9,11 @@ import structlog
 from slurm_rl.config import Config
 from slurm_rl.controller.estimates import RunTimes
 from slurm_rl.controller.gpu_figures import GpuFigures
+from slurm_rl.controller.limit_advice import RunsOfUsers
 from slurm_rl.controller.slurm_snapshot import finished_jobs
 from slurm_rl.errors import SlurmError
 from slurm_rl.slurm.client import SlurmClient
-from slurm_rl.slurm.model import SlurmState
+from slurm_rl.slurm.model import HistoryJob, SlurmState
 from slurm_rl.slurm.text import setting
 
 _EVERY = 300.0  # seconds from one look at accounting to the next
@@ -28,6 +29,7 @@ class Learning:
         self.clock = clock
         self.run_times = RunTimes()
         self.gpus = GpuFigures(config)
+        self.runs = RunsOfUsers()
         self._until = 0.0
         self._seen: set[tuple[int, int]] = set()
         self.config = config
@@ -37,23 +39,25 @@ class Learning:
         self.config = config
         self.gpus.follow(config)
 
-    def learn(self, client: SlurmClient, state: SlurmState) -> None:
-        """Feeds the estimator with jobs that ended since the last time."""
+    def learn(self, client: SlurmClient, state: SlurmState) -> tuple[list[HistoryJob], float]:
+        """Feeds the estimator with jobs that ended since the last time; what is new, and since when it is whole."""
         now = self.clock()
         if now - self._until < _EVERY:
-            return
+            return [], now
         self.gpus.measure()
         if setting(state.config, "AccountingStorageType") != "accounting_storage/slurmdbd":
             self._until = now
-            return
+            return [], now
         start = self._until - _OVERLAP if self._until else now - self.config.history_days * 86_400
         try:
             rows = [r for r in client.history(start, now) if (r.job_id, r.end_time or 0) not in self._seen]
         except SlurmError as error:
             log.warning("history", error=str(error))
-            return
+            return [], now
         ended = [r for r in rows if r.end_time]
         self.run_times.learn(finished_jobs(ended, state.nodes))
         self._seen = {k for k in self._seen if k[1] > start} | {(r.job_id, r.end_time or 0) for r in ended}
         self._until = now
         self.gpus.learn(ended, now)
+        self.runs.learn(ended)
+        return rows, start

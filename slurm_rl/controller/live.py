@@ -18,8 +18,10 @@ import numpy as np
 from slurm_rl.config import Config, load
 from slurm_rl.controller.advice import Advisor, Submission
 from slurm_rl.controller.estimates import Finished, RunTimes
+from slurm_rl.controller.explain.live_scene import LiveScene, RecentJobs
 from slurm_rl.controller.explain.place_in_queue import Ordered
-from slurm_rl.controller.explain.start_forecast import expected_starts
+from slurm_rl.controller.explain.start_forecast import foretell
+from slurm_rl.controller.explain.when import Wish, when
 from slurm_rl.controller.live_policy import LivePolicy, guardrails_of
 from slurm_rl.controller.slurm_snapshot import LiveQueue, observe
 from slurm_rl.controller.tick import Controller
@@ -170,6 +172,51 @@ class ControllerLive:
             known = self._asked = (observed, config, Ordered(*observed, policy, guardrails_of(config)))
         return known[2]
 
+    def when(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """When a job would start that is described so; its own thread may take seconds."""
+        controller = self.controller
+        observed = controller.observed
+        if observed is None:
+            raise InputError("no tick has observed the queue yet")
+        wish = Wish(**asked)
+        cpus = wish.cpus or max(wish.gpus, wish.nodes)
+        runs = controller.learning.runs
+        advice = runs.advise(wish.user, wish.name, wish.gpus, cpus, wish.limit) if wish.user else None
+        known, foresight = controller.run_times.known(), controller.foresight
+        told = when(
+            wish,
+            observed,
+            foresight.recent,
+            known,
+            controller.policy,
+            controller.mode,
+            self.config,
+            foresight.calibration,
+            advice,
+        )
+        return told | {"skill": asdict(foresight.skill) | {"text": str(foresight.skill)}}
+
+    def forecast_skill(self) -> dict[str, Any]:
+        foresight = self.controller.foresight
+        skill = foresight.skill
+        return asdict(skill) | {
+            "text": str(skill),
+            "calibrated_on": foresight.calibration.outcomes,
+            "foreseen": len(foresight.told),
+        }
+
+    def waited(self, job_id: int, submit_time: int | None = None) -> tuple[str, dict[str, float]] | None:
+        if submit_time is not None:
+            return "", self.controller.held_back.of(job_id, submit_time)
+        return self.controller.forecasts.held_back(job_id)
+
+    def forecasts_of(self, job_id: int) -> list[dict[str, float | None]]:
+        return self.controller.forecasts.of_job(job_id)
+
+    def limit_advice(self, user: str, name: str, gpus: int, cpus: int, limit: int) -> dict[str, Any] | None:
+        advice = self.controller.learning.runs.advise(user, name, gpus, cpus, limit)
+        return None if advice is None else asdict(advice) | {"text": str(advice)}
+
     def past(self, job_id: int, submit_time: int) -> list[dict[str, object]]:
         names = ("time", "old", "new", "reason", "status")
         return [dict(zip(names, row, strict=True)) for row in self._journal.history(job_id, submit_time)[-20:]]
@@ -277,7 +324,10 @@ def compile_kernels(policy: LivePolicy, influence: float) -> None:
     plan = policy.plan(view.snapshot, Guardrails(influence), dict(view.weights))
     advisor = Advisor.of(view, plan, np.zeros(len(view.jobs), dtype=np.int64), 1, policy, run_times)
     advisor.advise(Submission("a", "", "p", 1, 1, 600), 1000.0)
-    expected_starts(view, plan, draws=1)
+    waiting, config = [view.jobs[j] for j in plan.order], Config(influence=influence)
+    for mode in ("shadow", "enforce"):
+        scene = LiveScene(view.state, waiting, RecentJobs(), run_times.known(), policy, mode, config)
+        foretell(scene.scene(), np.array(scene.waiting), np.random.default_rng(0), most=1, seconds=600.0)
     standing = Ordered(view, plan, policy, Guardrails(influence)).standing(1)
     if standing is not None:
         standing.contributions()

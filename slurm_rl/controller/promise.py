@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from slurm_rl.controller.explain.start_forecast import expected_starts
+from slurm_rl.controller.explain.live_scene import starts_in_order
 from slurm_rl.controller.slurm_snapshot import LiveQueue
 from slurm_rl.domain.promise import FIGURES, Promise
 from slurm_rl.domain.snapshot import Plan
@@ -22,6 +22,7 @@ from slurm_rl.obs.metrics import Metrics
 
 EVERY = 60.0  # seconds from one look to the next
 _SAID = {computed: said for said, computed in FIGURES.items()}
+_TOP = 2000  # jobs at the head of the order: those behind them start far in the future
 _DRAWS = 3  # of run times, for each order
 _MEMORY = 86_400.0  # seconds that a job counts after it was submitted, or as long as it waits
 
@@ -126,8 +127,7 @@ class Supervisor:
 
     @staticmethod
     def _starts(queue: LiveQueue, plan: Plan) -> dict[int, float]:
-        starts = expected_starts(queue, plan, draws=_DRAWS)[:, 0]
-        return {j: float(t) for j, t in zip(plan.order, starts, strict=True) if np.isfinite(t)}
+        return starts_in_order(queue, plan.order[:_TOP], _DRAWS)
 
     def shown(self) -> dict[str, Any]:
         """The promise and how it stands, for the API and the dashboard."""

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from slurm_rl.controller.estimates import Finished, RunTimes, predict_all
+from slurm_rl.controller.estimates import Finished, KnownRunTimes, RunTimes, predict_all
 from slurm_rl.controller.ours import by_hand
 from slurm_rl.controller.scores import multifactor_all
 from slurm_rl.domain.cluster import Cluster, NodeWatts, default_watts, node_classes
@@ -49,6 +49,7 @@ class LiveQueue:
     weights: Mapping[str, float]
     floor: int  # no job is pushed below this priority
     gpu_types: tuple[str, ...] = ()  # by the number that nodes of the snapshot carry
+    workload: Workload | None = None  # that the snapshot's tables were made from
 
     @property
     def now(self) -> int:
@@ -66,12 +67,17 @@ class GpuTypes(Protocol):
 
 def observe(
     state: SlurmState,
-    run_times: RunTimes,
+    run_times: RunTimes | KnownRunTimes,
     policy: PolicySpec,
     gpus: GpuTypes | None = None,
     leave_alone: LeaveAlone = _NONE,
+    besides: Sequence[SlurmJob] = (),
 ) -> LiveQueue:
-    """Everything `decide` needs, from one answer of Slurm."""
+    """Everything `decide` needs, from one answer of Slurm.
+
+    `besides` are jobs that neither wait nor run (those of the past, one that is asked about): they get a row each in
+    the tables, and take part in nothing.
+    """
     now = int(state.taken)
     speeds = gpus.speeds if gpus is not None else SpeedMatrix({})
     watts = gpus.watts if gpus is not None else default_watts
@@ -81,13 +87,14 @@ def observe(
     never = {j.job_id: why for j in waiting if (why := never_ours(j, leave_alone))}
     not_now = {j.job_id: why for j in waiting if (why := why_left_alone(j, state.taken, known))}
     left_alone = not_now | never
+    there = [
+        j
+        for j in state.jobs
+        if (j.pending and j.job_id not in left_alone)
+        or (j.running and j.partitions and j.partitions[0] in known and j.node_list)
+    ]
     jobs = sorted(
-        (
-            j
-            for j in state.jobs
-            if (j.pending and j.job_id not in left_alone)
-            or (j.running and j.partitions and j.partitions[0] in known and j.node_list)
-        ),
+        [*there, *(j for j in besides if j.partitions and j.partitions[0] in known)],
         key=lambda j: (j.submit_time or 0, j.job_id),
     )
     requests = _requests(jobs, state, now)
@@ -124,6 +131,7 @@ def observe(
         weights=weights,
         floor=backfill_floor(state),
         gpu_types=workload.type_names,
+        workload=workload,
     )
 
 

@@ -21,8 +21,9 @@ from slurm_rl.controller.auto import AutoPolicies
 from slurm_rl.controller.budget import WriteBudget
 from slurm_rl.controller.diff import changes, in_safe_write_order, wanted_factors
 from slurm_rl.controller.estimates import RunTimes
+from slurm_rl.controller.explain.held_back import HeldBack
 from slurm_rl.controller.explain.queue_report import QueueReport
-from slurm_rl.controller.explain.start_forecast import expected_starts
+from slurm_rl.controller.explain.start_forecast import Foresight
 from slurm_rl.controller.lane import LaneBook
 from slurm_rl.controller.learning import Learning
 from slurm_rl.controller.live_policy import AUTO, LivePolicy, guardrails_of, load_policy
@@ -39,6 +40,7 @@ from slurm_rl.domain.promise import parse_promise
 from slurm_rl.domain.snapshot import Plan
 from slurm_rl.errors import EnvironmentMissing, SlurmRlError
 from slurm_rl.kernel.arrays import Array
+from slurm_rl.obs.foresight import ForecastStore
 from slurm_rl.obs.journal import Change, Journal, JournalError, LostLease
 from slurm_rl.obs.lease_holder import own_name
 from slurm_rl.obs.metrics import Metrics
@@ -87,6 +89,7 @@ class Controller:
         policy: LivePolicy | None = None,
         clock: Callable[[], float] = time.time,
         holder: str | None = None,
+        forecasts: ForecastStore | None = None,
     ) -> None:
         self.config = config
         self.client = client
@@ -104,6 +107,9 @@ class Controller:
         self.learning = Learning(config, clock)
         self.lane = LaneBook(Path(config.state_dir))
         self.supervisor = Supervisor(parse_promise(config.promise), self.metrics)
+        self.forecasts = forecasts or ForecastStore(journal.path.with_name("forecasts.sqlite"))
+        self.foresight = Foresight(config, self.forecasts, self.metrics, clock)
+        self.held_back = HeldBack(self.forecasts)
         self.site_factor = SiteFactorWriter(config, journal, self.metrics, self.budget)
         self.gpu_type = GpuTypeWriter(config, journal)
         self.start_time = StartTimeWriter(config, journal, self.metrics)
@@ -148,7 +154,8 @@ class Controller:
         began = time.perf_counter()
         said = self.client.snapshot()
         state = functools.reduce(lambda seen, writer: writer.own(seen), self.writers, said)
-        self.learning.learn(self.client, state)
+        self.foresight.see(state, *self.learning.learn(self.client, state))
+        self.held_back.see(state)
         queue = observe(state, self.run_times, self.policy.spec, self.learning.gpus, self.config.leave_alone)
         drifted = self.site_factor.drifted(queue)
         self._phase("observe", began)
@@ -196,7 +203,8 @@ class Controller:
         began = time.perf_counter()
         if self.view is not None:
             deferrals = self.start_time.summary(self.clock())
-            self.view = replace(self.view, forecast=expected_starts(queue, plan), deferrals=deferrals).prepared()
+            told = self.foresight.foresee(queue, plan, self.policy, mode, self.run_times)
+            self.view = replace(self.view, forecast=told, deferrals=deferrals).prepared()
         self._phase("foresee", began)
         self._count(queue, plan, len(difference) - applied)
         return TickOutcome("done", mode, len(plan.order), len(difference), applied, drifted, note)
@@ -320,6 +328,7 @@ class Controller:
         self.config, self.policy, self.planner = config, policy, planner
         self.budget = self.site_factor.budget = WriteBudget(config)
         self.learning.follow(config)
+        self.foresight.config = config
         for writer in self.writers:
             writer.follow(config)
         self.poked.set()
@@ -409,7 +418,8 @@ class Controller:
             self.advisor = None  # a job's first factor would be that of another partition's policy
         else:
             self.advisor = Advisor.of(view, plan, wanted, bound, self.policy, self.run_times, self.advisor)
-        self.view = QueueReport(view, plan, wanted, bound, number, self._mode, self.policy).prepared()
+        told = self.foresight.told
+        self.view = QueueReport(view, plan, wanted, bound, number, self._mode, self.policy, told).prepared()
 
     def _count(self, view: LiveQueue, plan: Plan, unsettled: int) -> None:
         self.metrics.jobs.labels("ordered").set(len(plan.order))

@@ -186,7 +186,7 @@ def _simulation(prepared: Prepared, site: Site) -> Simulation:
         weights=dict(site.weights) if site.weights else None,
     )
     for name, value in site.settings.items():
-        if name in (WORLD.names or ()):
+        if simulation.rule.on_tick and name in (WORLD.names or ()):
             simulation.world[name] = value
     return simulation
 

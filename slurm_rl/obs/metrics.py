@@ -60,6 +60,19 @@ class Metrics:
             ["kind"],
             registry=registry,
         )
+        self.forecasts = Counter(
+            "slurmrl_forecasts",
+            "Forecasts of start times by what came of them: held (the start lay in the 80% range), early, late, or "
+            "gone (cancelled, or nobody saw it start).",
+            ["outcome"],
+            registry=registry,
+        )
+        self.forecast_held = Gauge(
+            "slurmrl_forecast_held_ratio",
+            "Of the forecasts of the last seven days whose outcome is known, the share that held; 0.8 is right. NaN "
+            "before the first.",
+            registry=registry,
+        )
         self.drift = Counter("slurmrl_drift", "SiteFactors that were not as written when read back.", registry=registry)
         self.fallbacks = Counter(
             "slurmrl_fallbacks", "Ticks in which the policy's scores were unusable.", registry=registry

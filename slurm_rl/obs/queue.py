@@ -32,10 +32,12 @@ class JobView:
     estimate_range: tuple[float, float] = (0.0, 0.0)
     slurm_factors: Mapping[str, int] = field(default_factory=dict)
     expected_start: float | None = None  # Unix seconds
-    expected_range: tuple[float, float] | None = None
+    expected_range: tuple[float, float] | None = None  # should hold four starts of five
+    expected_made: float | None = None  # when that was simulated; None: guessed by the work before it
     slurm_start: int | None = None  # what Slurm itself expects
     deferred_until: int | None = None  # deferred although it fits
     reason: str = ""  # Slurm's own, as squeue shows it
+    cpus: int = 1
 
 
 class QueueView(Protocol):

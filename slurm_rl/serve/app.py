@@ -24,18 +24,20 @@ from slurm_rl.serve.gate import Gate
 from slurm_rl.serve.jobid import JobId, parse
 from slurm_rl.serve.limits import Limits
 from slurm_rl.serve.live import Live
-from slurm_rl.serve.measured import explain_measured
+from slurm_rl.serve.measured import causes, explain_past
 from slurm_rl.serve.peers import Identify, Peer, accepted_in
 from slurm_rl.serve.pressure import measure
-from slurm_rl.serve.ranker import Busy, Ranker, TooMuch
+from slurm_rl.serve.ranker import Ranker, TooMuch
 from slurm_rl.serve.roles import NEEDED, Tokens
 from slurm_rl.serve.schemas import ModeRequest, Problem, RankRequest, SubmitAnswer, SubmitRequest
+from slurm_rl.serve.turns import Busy
+from slurm_rl.serve.when import Foreteller
 from slurm_rl.slurm.reasons import in_words
 
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     code: {"model": Problem} for code in (401, 403, 404, 413, 422, 429, 503, 504)
 }
-_RANK = "/v1/rank"
+_RANK, _WHEN = "/v1/rank", "/v1/when"
 _HEAD = ("time", "tick", "cluster", "policy", "model", "bound", "deferrals")
 
 Found = TypeVar("Found")
@@ -91,13 +93,14 @@ def make_app(
 ) -> Callable[..., Any]:
     """The application, with its limits around it."""
     gate = gate or Gate(lambda: live.writers)
-    workers, ranker = Workers(gate), Ranker()
+    workers, ranker, foreteller = Workers(gate), Ranker(), Foreteller()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
         workers.close()
         ranker.close()
+        foreteller.close()
 
     app = FastAPI(
         title="slurm-rl",
@@ -172,6 +175,39 @@ def make_app(
     ) -> dict[str, Any]:
         """How long jobs like this wait: counts and waits alone, which name no job, so everyone may ask."""
         return await workers.do(peer, measure, _view(live), partition, gpus, time_limit)
+
+    @app.get(_WHEN)
+    async def when(
+        peer: Asker,
+        time_limit: Annotated[int, Query(ge=60, le=366 * 86_400)],
+        gpus: Annotated[int, Query(ge=0, le=100_000)] = 0,
+        gpu_type: Annotated[str, Query(max_length=64)] = "",
+        partition: Annotated[str, Query(max_length=64)] = "",
+        nodes: Annotated[int, Query(ge=1, le=10_000)] = 1,
+        cpus: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
+        mem_mb: Annotated[int, Query(ge=0, le=2**40)] = 0,
+        name: Annotated[str, Query(max_length=200)] = "",
+        account: Annotated[str, Query(max_length=64)] = "",
+    ) -> Response:
+        """When a job would start if it were submitted now, and what other requests would change about that.
+
+        Times are seconds. One question at a time for each user, and a rest of five times what it cost.
+        """
+        asked = {"gpus": gpus, "gpu_type": gpu_type, "limit": time_limit, "partition": partition, "nodes": nodes}
+        asked |= {"cpus": cpus, "mem_mb": mem_mb, "name": name, "account": account, "user": await own_jobs_of(peer)}
+        foreteller.admit(peer.key)
+        cost = 0.0
+        try:
+            loop = asyncio.get_running_loop()
+            told, cost = await loop.run_in_executor(foreteller.pool, foreteller.work, live, asked)
+            return _json(told)
+        finally:
+            foreteller.leave(peer.key, cost if peer.is_stranger else 0.0)
+
+    @app.get("/v1/forecasts")
+    async def forecasts(peer: Asker) -> Response:
+        """How the forecasts of start times of the last week fared: counts alone, so everyone may ask."""
+        return _json(await workers.do(peer, live.forecast_skill))
 
     @app.get("/v1/jobs/{job_id}/explain")
     async def explain(job_id: Annotated[str, Path(max_length=100)], peer: Asker) -> Response:
@@ -262,7 +298,7 @@ def make_app(
         seconds=seconds,
         concurrent=concurrent,
         is_stranger=is_stranger,
-        patient=frozenset({_RANK}),
+        patient=frozenset({_RANK, _WHEN}),
     )
 
 
@@ -288,12 +324,18 @@ def _explained(live: Live, view: QueueView, wanted: JobId, own: str | None) -> R
     """In one go, in a thread: each return to the loop would queue behind whoever crowds it."""
     job = view.find(wanted.job, wanted.task, wanted.offset)
     if job is None:
-        return _json(explain_measured(live.measured(wanted.job), wanted, own, view.private))
+        return _json(explain_past(live, wanted, own, view.private))
     if own is not None and job.user != own:
         raise HTTPException(404 if view.private else 403, f"job {wanted} is not yours")
     standing = live.standing(job.job_id)
     past = live.past(job.job_id, job.submit_time)
-    return _json({"features": [], "what_would_move_it": [], "changes": past} | explanation(view, job) | standing)
+    told = {"features": [], "what_would_move_it": [], "changes": past} | explanation(view, job) | standing
+    waited = live.waited(job.job_id, job.submit_time)
+    told["held_back"] = causes(waited[1] if waited is not None else {})
+    told["limit_advice"] = live.limit_advice(job.user, job.name, job.gpus, job.cpus, job.time_limit)
+    if "expected_start" in told:
+        told["expected_start"]["skill"] = live.forecast_skill()
+    return _json(told)
 
 
 def explanation(view: QueueView, job: JobView) -> dict[str, Any]:
@@ -319,6 +361,7 @@ def explanation(view: QueueView, job: JobView) -> dict[str, Any]:
                 "time": job.expected_start,
                 "range": list(job.expected_range or ()),
                 "by_slurm": job.slurm_start,
+                "made": job.expected_made,  # null: not simulated yet, guessed by the work before it
             },
         }
     names = ("job_id", "user", "account", "name", "partition", "gpus", "nodes", "time_limit", "wait")

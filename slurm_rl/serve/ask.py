@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
+from slurm_rl.config import Config
 from slurm_rl.errors import EnvironmentMissing, InputError
+from slurm_rl.serve import munge
 
 RESERVED = ".admin"  # what the name of the socket ends with to which strangers have no access
 
@@ -84,6 +86,18 @@ def _exchange(
         connection.close()
     is_json = answer.getheader("content-type", "").startswith("application/json")
     return answer.status, json.loads(text) if is_json else text
+
+
+def ask_here_or_afar(
+    settings: Config, path: str, query: str = "", *, socket: Path | None = None, url: str = "", timeout: float = 5.0
+) -> Any:
+    """What the service says on GET: over its socket, or over TCP with a munge credential where an address is given."""
+    route = quote(path) + (f"?{query}" if query else "")
+    address = url or ("" if socket else settings.url)
+    if not address:
+        return must(ask(socket or Path(settings.socket), "GET", route, timeout=timeout))
+    headers = {"Authorization": munge.SCHEME + munge.credential("GET", path, settings.munge_socket)}
+    return must(ask_from_afar(address, "GET", route, headers, settings.tls_ca, timeout))
 
 
 def must(answer: tuple[int, Any]) -> Any:

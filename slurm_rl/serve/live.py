@@ -44,6 +44,26 @@ class Live(Protocol):
         """`features` by what they contribute to a job's place, and `what_would_move_it`; {} for one not in order."""
         ...
 
+    def when(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """When a job would start that is described so, and what would change that; raises InputError. Takes seconds."""
+        ...
+
+    def forecast_skill(self) -> dict[str, Any]:
+        """How the forecasts of the last week fared."""
+        ...
+
+    def forecasts_of(self, job_id: int) -> list[dict[str, float | None]]:
+        """What was told of a job's start, and when it came."""
+        ...
+
+    def waited(self, job_id: int, submit_time: int | None = None) -> tuple[str, dict[str, float]] | None:
+        """(user, seconds by Slurm's reason) that held a job back: one that waits, or without its time, any."""
+        ...
+
+    def limit_advice(self, user: str, name: str, gpus: int, cpus: int, limit: int) -> dict[str, Any] | None:
+        """What the user's finished jobs say of a time limit, if it is worth a word."""
+        ...
+
     def past(self, job_id: int, submit_time: int) -> list[dict[str, object]]:
         """What was written to a job, or would have been."""
         ...

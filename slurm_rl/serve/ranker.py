@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -22,6 +21,7 @@ import msgspec
 
 from slurm_rl.errors import InputError, SlurmRlError
 from slurm_rl.serve.gate import Key
+from slurm_rl.serve.turns import Busy, Turns
 
 LARGEST_PRODUCT = 200_000  # jobs × nodes: 300 jobs (a request of 16 KiB) on some 650 nodes
 _SECONDS = 5.0  # for one queue
@@ -29,10 +29,6 @@ _START = 120.0  # for the process to come up; kernels are in the cache by then
 _IDLE = 300.0  # after which it ends
 _WAITING = 8  # requests at a time, of all users; one of each
 _COMMAND = [sys.executable, "-m", "slurm_rl.controller.ranking"]
-
-
-class Busy(SlurmRlError):
-    """The request is not taken; another time it may be."""
 
 
 class TooMuch(SlurmRlError):
@@ -44,8 +40,7 @@ class Ranker:
 
     def __init__(self, seconds: float = _SECONDS) -> None:
         self._seconds = seconds
-        self._asking: Counter[Key] = Counter()
-        self._lock = threading.Lock()
+        self._turns = Turns("queue", _WAITING)
         self._pool = ThreadPoolExecutor(1, "ranker")
         self._process: subprocess.Popen[bytes] | None = None
         self._settings: list[str] = []
@@ -57,18 +52,10 @@ class Ranker:
         nodes = sum(c["count"] for c in request["nodes"])
         if len(request["jobs"]) * nodes > LARGEST_PRODUCT:
             raise TooMuch(f"{len(request['jobs'])} jobs on {nodes} nodes: jobs × nodes is at most {LARGEST_PRODUCT}")
-        with self._lock:
-            if self._asking[key]:
-                raise Busy("one queue at a time is ranked for each user")
-            if self._asking.total() >= _WAITING:
-                raise Busy(f"{_WAITING} users wait for the same: try again in some seconds")
-            self._asking[key] += 1
+        self._turns.enter(key)
 
     def leave(self, key: Key) -> None:
-        with self._lock:
-            self._asking[key] -= 1
-            if not self._asking[key]:
-                del self._asking[key]
+        self._turns.leave(key)
 
     @property
     def pool(self) -> ThreadPoolExecutor:

@@ -27,6 +27,8 @@ NEEDED: Mapping[tuple[str, str], Role] = {
     ("GET", "/v1/pressure"): Role.USER,
     ("GET", "/v1/auto"): Role.USER,
     ("POST", "/v1/auto"): Role.OPERATOR,
+    ("GET", "/v1/when"): Role.USER,
+    ("GET", "/v1/forecasts"): Role.USER,
     ("GET", "/v1/mode"): Role.USER,
     ("PUT", "/v1/mode"): Role.OPERATOR,
     ("POST", "/v1/reload"): Role.OPERATOR,

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from slurm_rl.controller.explain.start_forecast import StartForecast
 from slurm_rl.controller.live_policy import LivePolicy
 from slurm_rl.controller.slurm_snapshot import LiveQueue
 from slurm_rl.domain.snapshot import Plan, PlannedDeferral
@@ -34,7 +35,7 @@ class QueueReport:
     tick: int
     mode: str
     live_policy: LivePolicy
-    forecast: Array | None = None  # starts of the jobs in order, once they have been simulated
+    forecast: Mapping[int, StartForecast] = field(default_factory=dict)  # by job id
     deferrals: Mapping[str, float | None] = field(default_factory=dict)
 
     def prepared(self) -> QueueReport:
@@ -119,9 +120,10 @@ class QueueReport:
     def _starts(self) -> Array:
         """Starts as forecast, or, where the simulation says nothing (yet), by the work that lies before each job."""
         starts = _by_work(self.view, self.plan)
-        if self.forecast is not None:
-            known = np.isfinite(self.forecast[:, 0])
-            starts[known] = self.forecast[known]
+        for position, j in enumerate(self.plan.order):
+            told = self.forecast.get(self.view.jobs[j].job_id)
+            if told is not None:
+                starts[position] = np.maximum((told.median, told.low, told.high), self.view.now)
         return starts
 
     @cached_property
@@ -143,6 +145,7 @@ class QueueReport:
             "partition": job.partitions[0] if job.partitions else "",
             "gpus": job.gpu_count,
             "nodes": job.nodes,
+            "cpus": job.cpus,
             "wait": max(0, view.now - (job.submit_time or view.now)),
             "site_factor": job.site_factor,
             "slurm_factors": {name: getattr(job.factors, name) for name in _FACTORS} if job.factors else {},
@@ -174,6 +177,7 @@ class QueueReport:
             wanted=int(self.wanted[j]),
             expected_start=expected,
             expected_range=(low, high),
+            expected_made=told.made if (told := self.forecast.get(job.job_id)) is not None else None,
         )
 
 

@@ -1,112 +1,193 @@
-"""When jobs may start: the simulator run forward from a snapshot, several times, with run times drawn from estimates.
-
-What comes later is not foreseen: jobs that are yet to be submitted, nodes that fail, users who cancel.
-"""
+"""When jobs of the live queue may start: told each tick, recorded, scored by what happens, and calibrated by that."""
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
 import numpy as np
 
-from slurm_rl.backfill.catalogue import RULES
+from slurm_rl.config import Config
+from slurm_rl.controller.estimates import RunTimes
+from slurm_rl.controller.explain.live_scene import LiveScene, RecentJobs
+from slurm_rl.controller.live_policy import LivePolicy
 from slurm_rl.controller.slurm_snapshot import LiveQueue
 from slurm_rl.domain.snapshot import Plan
-from slurm_rl.kernel.arrays import LOG, NEVER, Array
-from slurm_rl.kernel.linking import link_kernels
-from slurm_rl.kernel.tables import World
-from slurm_rl.place.catalogue import PLACEMENTS
-from slurm_rl.policy.registry import parse_policy, settings_for
-from slurm_rl_sim.engine import advance
-from slurm_rl_sim.state import QUEUED, RUNNING, WAITING
+from slurm_rl.obs.foresight import ForecastStore, Skill, Told
+from slurm_rl.obs.metrics import Metrics
+from slurm_rl.slurm.model import HistoryJob, SlurmState
+from slurm_rl_sim.forecast import Calibration, Forecast, Made, summarise
+from slurm_rl_sim.forward import DAY, Scene, futures
 
-TOP = 2000  # jobs at the head of the order that are simulated: those behind them start far in the future
-_DRAWS = 12
-_LOW, _HIGH = 0.1, 0.9
+Key = tuple[int, int]  # job id, submit time
+
+TOP = 1000  # jobs at the head of the order that are foreseen: those behind them start far in the future
+HORIZON = 7 * DAY
+MOST, LEAST = 24, 5  # futures of a forecast
+_SECONDS = 1.5  # for all futures of a tick
+_REST = 10.0  # times as long as a forecast took until the next: a tenth of a processor at most
+_FREE = 0.1  # seconds: what costs less needs no rest
+_AGAIN = 3600.0  # seconds after which a job's forecast is recorded anew
+_RECORDED = 200  # forecasts that are recorded in a tick
+_GONE = 3 * 3600.0  # seconds after which a job that vanished without a trace is given up
+_SKILL_EVERY = 60.0
 
 
-def expected_starts(view: LiveQueue, plan: Plan, draws: int = _DRAWS) -> Array:
-    """[jobs of the plan's order, 3]: the median start, and the ends of a range that holds four starts of five.
+@dataclass(frozen=True, slots=True)
+class StartForecast:
+    """When a job may start, as Unix times; beyond the horizon means its end, or later."""
 
-    A job of which nothing can be said has NaN: it is far behind, or never fits the nodes as they are.
-    """
-    found = np.full((len(plan.order), 3), np.nan)
-    order = np.array(plan.order[:TOP], dtype=np.int64)
-    if not len(order):
+    made: float
+    median: float
+    low: float
+    high: float
+
+
+def foretell(
+    scene: Scene,
+    targets: np.ndarray,
+    rng: np.random.Generator,
+    *,
+    most: int = MOST,
+    seconds: float = _SECONDS,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[Forecast] | None:
+    """Raw forecasts of these jobs from as many futures as there is time for; None if that is too few."""
+    deadline = clock() + seconds
+    drawn = []
+    for starts in futures(scene, targets, rng, HORIZON, lambda: clock() > deadline):
+        drawn.append(np.minimum(starts, HORIZON))
+        if len(drawn) >= most:
+            break
+    return summarise(np.stack(drawn)) if len(drawn) >= min(LEAST, most) else None
+
+
+class Foresight:
+    """Makes forecasts as ticks go by, and learns from their outcomes; one thread calls it, others read `told`."""
+
+    def __init__(self, config: Config, store: ForecastStore, metrics: Metrics, clock: Callable[[], float]) -> None:
+        self.config, self.store, self.metrics, self.clock = config, store, metrics, clock
+        self.recent = RecentJobs()
+        self.calibration = Calibration()
+        self.told: Mapping[int, StartForecast] = {}
+        self._open: dict[Key, list[tuple[Told, Made]]] = {}
+        self._recorded: dict[Key, float] = {}
+        self._vanished: dict[Key, float] = {}
+        self._rested = 0.0
+        self._skill: tuple[float, Skill] | None = None
+        for told in store.latest(600):
+            self._remember(told)
+
+    @property
+    def skill(self) -> Skill:
+        """How the forecasts of a week fared; read anew once a minute."""
+        now = self.clock()
+        if self._skill is None or not 0 <= now - self._skill[0] < _SKILL_EVERY:
+            self._skill = (now, self.store.skill(now))
+        return self._skill[1]
+
+    def see(self, state: SlurmState, ended: Iterable[HistoryJob] = (), since: float = 0.0) -> None:
+        """Notes arrivals, and what became of jobs that were forecast."""
+        now = state.taken
+        self.recent.see(state.jobs, now)
+        rows = list(ended)
+        if rows:
+            self.recent.learn(rows, since, now)
+        if not self._open:
+            return
+        starts: dict[Key, float] = {}
+        waiting: set[Key] = set()
+        for job in state.jobs:
+            key = (job.job_id, job.submit_time or 0)
+            if job.pending:
+                waiting.add(key)
+            elif job.start_time:
+                starts[key] = float(job.start_time)
+        for row in rows:
+            key = (row.job_id, row.submit_time or 0)
+            if key in self._open and row.start_time:
+                starts.setdefault(key, float(row.start_time))
+            elif key in self._open and row.end_time:
+                self._drop(key)
+        for key in [k for k in self._open if k not in waiting]:
+            if key in starts:
+                self._settle(key, starts[key])
+            elif now - self._vanished.setdefault(key, now) > _GONE:
+                self._drop(key)
+
+    def foresee(
+        self, queue: LiveQueue, plan: Plan, policy: LivePolicy, mode: str, run_times: RunTimes
+    ) -> Mapping[int, StartForecast]:
+        """Forecasts of the jobs at the head of the order; those of earlier ticks while it is not time for new ones."""
+        now = queue.state.taken
+        waiting = [queue.jobs[j] for j in plan.order[:TOP]]
+        ids = {job.job_id for job in waiting}
+        if time.monotonic() < self._rested and ids & self.told.keys():
+            self.told = {j: f for j, f in self.told.items() if j in ids}
+            return self.told
+        held = self.skill.held
+        self.metrics.forecast_held.set(math.nan if held is None else held)
+        began = time.monotonic()
+        self.told = self._make(queue, plan, policy, mode, run_times, now) if waiting else {}
+        cost = time.monotonic() - began
+        self._rested = time.monotonic() + (_REST * cost if cost > _FREE else 0.0)
+        return self.told
+
+    def _make(
+        self, queue: LiveQueue, plan: Plan, policy: LivePolicy, mode: str, run_times: RunTimes, now: float
+    ) -> dict[int, StartForecast]:
+        waiting = [queue.jobs[j] for j in plan.order[:TOP]]
+        live = LiveScene(queue.state, waiting, self.recent, run_times.known(), policy, mode, self.config)
+        rows = np.array(live.waiting, dtype=np.int64)
+        raw = foretell(live.scene(), rows, np.random.default_rng(int(now)))
+        if raw is None:
+            return {}
+        self.calibration.learn(now)
+        found: dict[int, StartForecast] = {}
+        record: list[Told] = []
+        for row, one in zip(live.waiting, raw, strict=True):
+            job = live.view.jobs[row]
+            told = self.calibration.corrected(one)
+            found[job.job_id] = StartForecast(now, now + told.median, now + told.low, now + told.high)
+            key = (job.job_id, job.submit_time or 0)
+            if now - self._recorded.get(key, 0.0) >= _AGAIN and len(record) < _RECORDED:
+                slurm = max(job.start_time - now, 0.0) if job.start_time else None
+                numbers = (one.median, one.low, one.high), (told.median, told.low, told.high)
+                record.append(Told(key, now, *numbers, slurm))
+        self.store.tell(record)
+        for told_row in record:
+            self._recorded[told_row.key] = now
+            self._remember(told_row)
         return found
-    rng = np.random.default_rng(view.now)
-    runs = np.stack([_forward(view, order, _draw(view, rng)) for _ in range(draws)]).astype(float)
-    runs[runs < 0] = np.inf  # not started in that run
-    middle, low, high = np.quantile(runs, [0.5, _LOW, _HIGH], axis=0, method="nearest")
-    known = np.isfinite(middle)
-    high[known & ~np.isfinite(high)] = np.max(runs[np.isfinite(runs)], initial=view.now)
-    found[: len(order)][known] = np.stack([middle, low, high], axis=1)[known]
-    return found
 
+    def _remember(self, told: Told) -> None:
+        made = Made(told.made, Forecast(*told.raw), -1.0 if told.wait is None else told.wait)
+        self.calibration.note(made)
+        if told.wait is None:
+            self._open.setdefault(told.key, []).append((told, made))
 
-def _draw(view: LiveQueue, rng: np.random.Generator) -> Array:
-    """A run time for each job: log-normal as estimated, longer than it has run by now, and never beyond its limit."""
-    world = view.snapshot.world
-    limit = world["jobs"]["limit"].astype(float)
-    running = world["live"]["held"] > 0
-    ran = np.where(running, np.maximum(view.now - world["live"]["start"], 0), 0.0)
-    spread = np.maximum(view.spread, 1e-6)
-    middle = np.log(np.maximum(view.estimate, 1.0))
-    above = normal_above(rng, (np.log(np.maximum(ran, 1e-9)) - middle) / spread)
-    drawn = np.exp(np.minimum(middle + spread * above, 40.0))
-    result: Array = np.clip(drawn, np.minimum(ran + 1.0, limit), limit)
-    return result
+    def _settle(self, key: Key, start: float) -> None:
+        rows = self._open.pop(key)
+        for told, made in rows:
+            told.wait = made.wait = max(start - told.made, 0.0)
+            _, low, high = told.told
+            outcome = "held" if low <= told.wait <= high else "early" if told.wait < low else "late"
+            self.metrics.forecasts.labels(outcome).inc()
+        self.store.settle(told for told, _ in rows)
+        self._forget(key)
+        self._skill = None
 
+    def _drop(self, key: Key) -> None:
+        """A job that went without a start: cancelled, or nobody saw it run."""
+        rows = self._open.pop(key)
+        self.store.settle((told for told, _ in rows), gone=True)
+        for _, made in rows:
+            self.calibration.drop(made)
+        self.metrics.forecasts.labels("gone").inc(len(rows))
+        self._forget(key)
 
-def normal_above(rng: np.random.Generator, low: Array) -> Array:
-    """Standard normal values, each on condition that it is above its bound.
-
-    By rejection: below 0 from the normal itself, above 0 from an exponential tail at the bound (Robert 1995).
-    """
-    result = np.array(low, dtype=float)
-    left = np.arange(len(result))
-    rate = (low + np.sqrt(low * low + 4.0)) / 2.0
-    while len(left):
-        tail = low[left] > 0
-        tried = np.where(tail, low[left] + rng.exponential(size=len(left)) / rate[left], rng.normal(size=len(left)))
-        chance = np.where(tail, np.exp(-((tried - rate[left]) ** 2) / 2.0), 1.0)
-        taken = (tried > low[left]) & (rng.random(len(left)) <= chance)
-        result[left[taken]] = tried[taken]
-        left = left[~taken]
-    return result
-
-
-def _forward(view: LiveQueue, order: Array, run: Array) -> Array:
-    """The start of each job of the order, if the jobs run so long; -1 for one that does not start."""
-    world = _world(view, order, run)
-    advance(world.record, int(NEVER) - 1, False)
-    starts: Array = world["live"]["start"][order]
-    return starts
-
-
-def _world(view: LiveQueue, order: Array, run: Array) -> World:
-    """A simulation at this moment: running jobs end as drawn, waiting ones are tried in the plan's order."""
-    world = view.snapshot.world.copy()
-    jobs, live, pools, now = world["jobs"], world["live"], world["pools"], view.now
-    count = len(jobs)
-    running = np.flatnonzero(live["held"] > 0)
-    live["state"] = QUEUED  # neither arrives nor runs
-    live["state"][order] = WAITING
-    live["state"][running] = RUNNING
-    live["start"][order] = -1
-    live["end"][running] = np.maximum(live["start"][running] + np.rint(run[running]).astype(np.int64), now + 1)
-    jobs["priority"][order] = -np.arange(len(order), dtype=float)
-    jobs["submit"] = np.minimum(jobs["submit"], now)
-    heap = np.zeros(count, dtype=np.int64)
-    heap[: len(running)] = running[np.lexsort((running, live["end"][running]))]  # in order: a heap
-    world["heap"], world["heap_count"] = heap, len(running)
-    world["work"] = np.maximum(np.rint(run), 1.0)
-    world["speed"][:] = 1.0
-    world["log"] = np.zeros(len(world["entries"]) + count, dtype=LOG)
-    pools["queue_first"] = pools["queue_last"] = pools["first_job"]
-    for name in ("change", "fresh", "planned", "due", "stamp"):
-        pools[name] = 0
-    policy, rule, placer = parse_policy("static-priority"), RULES["easy"], PLACEMENTS["first-fit"]
-    settings = settings_for(policy) | rule.settings | placer.settings
-    for name, value in (settings | {"clock": now, "arrived": 0, "tick": NEVER}).items():
-        world[name] = value
-    link_kernels(world, policy.row, placer, rule)
-    return world
+    def _forget(self, key: Key) -> None:
+        self._recorded.pop(key, None)
+        self._vanished.pop(key, None)

@@ -6,16 +6,14 @@ import time
 
 import numpy as np
 import pytest
-from scipy.stats import kstest, truncnorm
 
 from slurm_rl.controller.explain.place_in_queue import Ordered, PlaceInQueue
-from slurm_rl.controller.explain.start_forecast import expected_starts, normal_above
 from slurm_rl.controller.live_policy import load_policy
 from slurm_rl.controller.tick import Controller
 from slurm_rl.decide import Guardrails
 
 from .conftest import MakeController
-from .fake_slurm import NOW, FakeSlurm, a_job, a_running_job
+from .fake_slurm import FakeSlurm, a_job, a_running_job
 
 
 def a_standing(c: Controller, job_id: int) -> PlaceInQueue:
@@ -78,47 +76,6 @@ def test_nothing_of_the_snapshot_is_changed_by_asking(controller: MakeController
     assert {name: standing.world[name].tobytes() for name in before} == own, "each question is taken back"
 
 
-def test_starts_are_foreseen_one_after_the_other(controller: MakeController) -> None:
-    """Two nodes of 8 GPUs are held until 7200 - 600 s from now at most; five jobs of 8 GPUs wait."""
-    waiting = [a_job(i, limit=3600, gpus=8, waited=1000 - i) for i in range(1, 6)]
-    c = controller(FakeSlurm(*waiting, a_running_job(901, "n1"), a_running_job(902, "n2")))
-    c.tick()
-    assert c.observed is not None
-    view, plan = c.observed
-    view.spread[:] = 0.0  # every job runs for as long as is estimated: half of its limit, for want of history
-    starts = expected_starts(view, plan, draws=3) - NOW
-    assert np.array_equal(starts[:, 0], starts[:, 1])
-    assert np.array_equal(starts[:, 0], starts[:, 2])
-    # The running ones end after 3600 s, 3000 s from now; then two at a time, 1800 s each.
-    assert starts[:, 0].tolist() == [3000, 3000, 4800, 4800, 6600]
-
-
-def test_the_less_is_known_the_wider_the_range(controller: MakeController) -> None:
-    waiting = [a_job(i, limit=36_000, gpus=8, waited=1000 - i) for i in range(1, 21)]
-    c = controller(FakeSlurm(*waiting, a_running_job(901, "n1"), a_running_job(902, "n2")))
-    c.tick()
-    assert c.observed is not None
-    view, plan = c.observed
-    widths = []
-    for spread in (0.1, 1.0):
-        view.spread[:] = spread
-        starts = expected_starts(view, plan)
-        assert (starts[:, 1] <= starts[:, 0]).all()
-        assert (starts[:, 0] <= starts[:, 2]).all()
-        widths.append(float(np.mean(starts[5:, 2] - starts[5:, 1])))
-    assert widths[1] > 2 * widths[0]
-
-
-def test_a_job_that_fits_now_starts_now(controller: MakeController) -> None:
-    c = controller(FakeSlurm(a_job(1, gpus=4), a_running_job(901, "n1")))
-    c.tick()
-    assert c.view is not None
-    row = c.view.job(1)
-    assert row is not None
-    assert row.expected_start == NOW
-    assert row.expected_range == (NOW, NOW)
-
-
 def test_asking_about_a_job_of_a_long_queue_takes_a_fraction_of_a_requests_time(controller: MakeController) -> None:
     slurm = FakeSlurm(*(a_job(i, limit=60 + i % 5000) for i in range(1, 5001)), a_running_job(9001, "n1"))
     c = controller(slurm)
@@ -137,9 +94,3 @@ def test_every_policy_can_be_asked(controller: MakeController, policy: str) -> N
     c.tick()
     for job_id in (1, 2, 3):
         assert all(np.isfinite(x.score) for x in a_standing(c, job_id).contributions())
-
-
-@pytest.mark.parametrize("low", [-40.0, -1.0, 0.0, 0.5, 3.0, 20.0])
-def test_run_times_are_drawn_on_condition_of_having_run_so_long(low: float) -> None:
-    drawn = normal_above(np.random.default_rng(1), np.full(5_000, low))
-    assert kstest(drawn, truncnorm(low, np.inf).cdf).pvalue > 0.001
