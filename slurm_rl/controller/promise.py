@@ -24,7 +24,7 @@ EVERY = 60.0  # seconds from one look to the next
 _SAID = {computed: said for said, computed in FIGURES.items()}
 _TOP = 2000  # jobs at the head of the order: those behind them start far in the future
 _DRAWS = 3  # of run times, for each order
-_MEMORY = 86_400.0  # seconds that a job counts after it was submitted, or as long as it waits
+_MEMORY = 7 * 86_400.0  # seconds that a job counts after it was submitted, or as long as it waits
 
 
 @dataclass(slots=True)

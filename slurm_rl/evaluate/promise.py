@@ -22,7 +22,7 @@ from slurm_rl_sim.result import Result, result_of
 from slurm_rl_sim.simulation import Simulation
 
 _EVERY = 600  # seconds of simulated time from one look to the next
-_MEMORY = 86_400  # seconds that a job counts after its submission, or as long as it waits
+_MEMORY = 7 * 86_400  # seconds that a job counts after its submission, or as long as it waits
 
 
 @dataclass(frozen=True, slots=True)

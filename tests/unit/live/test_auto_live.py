@@ -13,13 +13,14 @@ from slurm_rl.config import Config, load
 from slurm_rl.controller.auto import AutoFile, AutoPolicies, pass_gate, policy_named
 from slurm_rl.controller.live import ControllerLive
 from slurm_rl.controller.tick import Controller
-from slurm_rl.domain.cluster import Cluster, NodeClass
+from slurm_rl.domain.cluster import Cluster, NodeClass, write_cluster
 from slurm_rl.domain.promise import DEFAULT, parse_promise
 from slurm_rl.domain.trust import STEPS, Trust
 from slurm_rl.errors import InputError
 from slurm_rl.obs.journal import Journal
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.traces.generate import WorkloadSpec, generate
+from slurm_rl.traces.native import write_native
 
 from .fake_slurm import FakeSlurm, a_job, a_running_job
 
@@ -160,3 +161,27 @@ def test_the_supervisor_hands_a_partition_back_before_its_jobs_lose(journal: Jou
     assert any("influence on partition batch lowered" in str(n) for n in notes), "journaled"
     shown = ControllerLive(c, journal).auto()["promise"]
     assert shown["groups"][0]["withheld"] == 1.0
+
+
+def test_the_service_lets_the_command_choose_and_takes_its_choice_over(journal: Journal, tmp_path: Path) -> None:
+    cluster = Cluster("small", (NodeClass(2, "V100", 4, 16, 64.0, "batch"),))
+    past = generate(WorkloadSpec(jobs=150, days=1, load=1.2, users=5, max_gpus=4, seed=3), cluster)
+    write_native(past, tmp_path / "past.csv")
+    write_cluster(cluster, tmp_path / "past.cluster.json")
+    (tmp_path / "c.toml").write_text(f'state_dir = "{tmp_path}"\n')
+    c = a_controller(a_queue(), journal, tmp_path)
+    assert c.auto is not None
+    assert c.auto.due(1e9, 7.0), "nothing was ever chosen"
+    assert not c.auto.due(1e9, 0.0), "0: on demand only"
+    c.choose_with = ["--trace", str(tmp_path / "past.csv"), "--config", str(tmp_path / "c.toml")]
+    c.choose_with += ["--model", "", "--replicates", "1"]
+    assert c.choose_policies()
+    assert not c.choose_policies(), "one is being made"
+    assert c.auto._running is not None
+    assert c.auto._running.wait(300) == 0
+    c.tick()
+    assert set(c.auto.chosen.chosen) == {"batch"}
+    assert c.auto.shown()["choices"][0]["table"], "with its table"
+    assert not c.auto.due(c.auto.chosen.time + 6 * 86_400, 7.0)
+    assert c.auto.due(c.auto.chosen.time + 8 * 86_400, 7.0)
+    c.stop()

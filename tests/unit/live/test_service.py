@@ -289,6 +289,14 @@ def test_the_mode_changes_with_the_next_tick(path: Path, live: ControllerLive, s
     assert ask(path, "PUT", "/v1/mode", {"mode": "on"})[0] == 422
 
 
+def test_the_choice_of_policies_and_the_promise_are_shown(path: Path) -> None:
+    status, said = ask(path, "GET", "/v1/auto")
+    assert status == 200
+    assert (said["chosen"], said["choices"], said["choosing"]) == ({}, [], False)
+    assert said["promise"] == {"promise": "none", "groups": []}
+    assert ask(path, "POST", "/v1/auto") == (200, {"started": False}), "policies are not chosen here"
+
+
 def test_reload_takes_a_good_file_and_refuses_a_bad_one(path: Path, live: ControllerLive, tmp_path: Path) -> None:
     live._config_file = tmp_path / "c.toml"
     live._config_file.write_text('mode = "enforce"\npolicy = "fcfs"\n')
