@@ -27,6 +27,8 @@ class PlaceSums:
     idle: float = 0.0
     joules: float = 0.0
     slowed: float = 0.0
+    clocked: float = 0.0  # percent × seconds with a known SM clock
+    cycles: float = 0.0  # the same, × MHz
     memory_mb: int = 0
     used: bool = False
     shared: bool = False
@@ -48,6 +50,7 @@ class JobSums:
         """What is kept of a job when it has ended; `watched`: the end was seen."""
         places = self.places.values()
         told, measured, held = (sum(getattr(p, n) for p in places) for n in ("told", "measured", "held"))
+        clocked = sum(p.clocked for p in places)
         kinds = {types.get(int(name.partition(":")[0]), "") for name in self.places}
         return {
             "node": node,
@@ -66,6 +69,7 @@ class JobSums:
             "gpu_seconds": round(held, 3),
             "unmeasured_seconds": round(max(held - measured, 0.0), 3),
             "slowed_seconds": round(sum(p.slowed for p in places), 3),
+            "sm_mhz": round(sum(p.cycles for p in places) / clocked) if clocked else None,
             "shared": any(p.shared for p in places),
             "complete": watched and held - measured <= max(0.01 * held, LONGEST_STEP),
             "percents": [[percent, round(seconds, 1)] for percent, seconds in sorted(self.percents.items())],
@@ -206,6 +210,9 @@ def _add(place: PlaceSums, sums: JobSums, use: Use, seconds: float) -> None:
         place.told += seconds
         place.busy += use.util * seconds
         sums.percents[use.util] = sums.percents.get(use.util, 0.0) + seconds
+        if use.sm_mhz is not None:
+            place.clocked += use.util * seconds
+            place.cycles += use.util * seconds * use.sm_mhz
     # Where a driver tells no utilization (MIG), a place without processes is idle.
     place.idle += seconds if use.util == 0 or (use.util is None and not use.processes) else 0.0
     place.slowed += seconds if (use.throttle or 0) & SLOWED else 0.0

@@ -54,6 +54,7 @@ class Measured:
     gpu_seconds: float
     unmeasured_seconds: float
     slowed_seconds: float
+    sm_mhz: int | None  # mean SM clock while kernels ran
     shared: bool
     complete: bool
 
@@ -189,6 +190,12 @@ def _runs(rows: Iterable[tuple[Any, ...]]) -> list[Measured]:
     return [_measured(parts) for parts in gathered]
 
 
+def _number(record: Mapping[str, Any], name: str) -> float:
+    """A figure that a record may lack; 0 for whatever is none."""
+    value = record.get(name)
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e15 else 0.0
+
+
 def _measured(parts: list[dict[str, Any]]) -> Measured:
     percents: dict[int, float] = {}
     for part in parts:
@@ -199,6 +206,10 @@ def _measured(parts: list[dict[str, Any]]) -> Measured:
     def total(name: str) -> float:
         return float(sum(p[name] for p in parts))
 
+    # A part counts by the time of its kernels; records of older agents tell no clock.
+    clocks = [(_number(p, "sm_mhz"), _number(p, "util_mean") * p["gpu_seconds"]) for p in parts]
+    clocks = [(mhz, weight) for mhz, weight in clocks if mhz > 0 and weight > 0]
+    ran = sum(weight for _, weight in clocks)
     return Measured(
         job_id=parts[0]["job_id"],
         user=next((p["user"] for p in parts if p["user"]), ""),
@@ -217,6 +228,7 @@ def _measured(parts: list[dict[str, Any]]) -> Measured:
         gpu_seconds=total("gpu_seconds"),
         unmeasured_seconds=total("unmeasured_seconds"),
         slowed_seconds=total("slowed_seconds"),
+        sm_mhz=round(sum(mhz * weight for mhz, weight in clocks) / ran) if ran else None,
         shared=any(p["shared"] for p in parts),
         complete=all(p["complete"] for p in parts),
     )

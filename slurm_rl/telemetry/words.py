@@ -19,6 +19,8 @@ def words(m: Mapping[str, Any]) -> list[str]:
     ]
     if m["shared"]:
         lines.append("it shared a GPU with other jobs: its part is by the time of its kernels where that is told")
+    if m["sm_mhz"] is not None:
+        lines.append(f"its kernels ran at {m['sm_mhz'] / 1000:.2f} GHz on average")
     if m["slowed_seconds"] >= 60:
         lines.append(f"for {m['slowed_seconds'] / 60:.3g} GPU-minutes heat or power held the clocks down")
     if not m["running"] and not m["complete"]:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from slurm_rl.grow import checkpoint
 from slurm_rl.grow.table import load_cells
 from slurm_rl.lab.lab import Lab
 
+from ..conftest import empty_queue
 from .on_lab import until
 
 # Jobs run this Python, which a release's root may hide.
@@ -67,14 +69,32 @@ def release(lab: Lab, job: str) -> None:
             lab.run("scontrol", "update", f"JobId={job}", "StartTime=now")
 
 
-def test_slurm_warns_a_job_which_is_requeued_and_resumes_grown(slurm: Lab, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def two_jobs(shared_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[str, Path]]]:
+    """Two trainings that wait for their limits at the same time: one that Slurm warns, one that ends by itself."""
+    empty_queue(shared_lab)
+    warned, alone = tmp_path_factory.mktemp("warned"), tmp_path_factory.mktemp("alone")
+    limit = {"SBATCH_TIMELIMIT": "3", "SBATCH_SIGNAL": "B:USR1@75"}
+    first = submit_as_printed(shared_lab, warned, 1_000_000, **limit)
+    wrap = (
+        f"export SLURM_RL_GROW_LOG={alone}/events OMP_NUM_THREADS=1; "
+        f"exec {sys.executable} {ROOT}/examples/grow_digits.py --epochs 1000000 --checkpoint {alone}/c.pt"
+    )
+    options = ("--parsable", "--time=2", "--gpus=1", "--mem=1G", f"--output={alone}/out", f"--wrap={wrap}")
+    second = shared_lab.run("sbatch", *options).strip()
+    yield {"warned": (first, warned), "alone": (second, alone)}
+    empty_queue(shared_lab)
+
+
+def test_slurm_warns_a_job_which_is_requeued_and_resumes_grown(
+    shared_lab: Lab, two_jobs: dict[str, tuple[str, Path]]
+) -> None:
     """The warning is Slurm's own: --signal, 75 to 105 seconds before a limit of three minutes ends.
 
     Before that the script must have imported torch, on a busy machine too.
     """
-    events = tmp_path / "events"
-    limit = {"SBATCH_TIMELIMIT": "3", "SBATCH_SIGNAL": "B:USR1@75"}
-    job = submit_as_printed(slurm, tmp_path, 1_000_000, **limit)
+    job, directory = two_jobs["warned"]
+    events = directory / "events"
     until(lambda: "requeued" in kinds(events), "Slurm has warned the job and it was put back", 300)
     said = read(events)
     order = [kinds(events).index(kind) for kind in ("grew", "warned", "requeued")]
@@ -85,14 +105,47 @@ def test_slurm_warns_a_job_which_is_requeued_and_resumes_grown(slurm: Lab, tmp_p
     before = [e for e in said[: order[2]] if e["event"] == "grew"]
 
     def resumed() -> bool:
-        release(slurm, job)
+        release(shared_lab, job)
         return "resumed" in kinds(events)
 
     until(resumed, "the training has resumed", 300)
     back = next(e for e in read(events) if e["event"] == "resumed")
     assert back["steps"] == len(before)
     assert back["epoch"] >= before[-1]["epoch"]
-    assert field(slurm, job, "Restarts") >= "1"
+    assert field(shared_lab, job, "Restarts") >= "1"
+    shared_lab.run("scancel", job)
+
+
+def test_a_job_ends_by_itself_before_its_limit(shared_lab: Lab, two_jobs: dict[str, tuple[str, Path]]) -> None:
+    """No warning, no requeue: the Grower alone sees that the next epoch would not fit."""
+    job, directory = two_jobs["alone"]
+    states = ("PENDING", "RUNNING", "COMPLETING")
+    until(lambda: field(shared_lab, job, "JobState") not in states, "the job has ended", 300)
+    assert field(shared_lab, job, "JobState") == "COMPLETED"
+    assert field(shared_lab, job, "RunTime") <= "00:02:00"
+    assert "saved" in kinds(directory / "events")
+    assert "out of time" in (directory / "out").read_text()
+
+
+def test_tables_are_made_by_a_job_array(
+    slurm: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(slurm.slurm_conf))
+    words = ["grow", "simulate", "--out", str(tmp_path / "tables"), "--tasks", "checker-2,spirals-1", "--seeds", "2"]
+    small = ["--moments", "1", "--longest", "2", "--executor", "slurm", "--slurm", "mem=1G", "--wait", "--json"]
+    began = time.time()
+    for made in (4, 0):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, *small])
+        said = json.loads(capsys.readouterr().out)
+        assert ended.value.code == 0, said
+        assert len(said["jobs"]) == made
+        assert len({j["job"].partition("_")[0] for j in said["jobs"]}) == (1 if made else 0)
+    cells = load_cells(tmp_path / "tables")
+    assert sorted((c.task, c.seed) for c in cells) == [
+        ("checker-2", 0), ("checker-2", 1), ("spirals-1", 0), ("spirals-1", 1)
+    ]  # fmt: skip
+    assert all(f.stat().st_mtime >= began for f in (tmp_path / "tables").glob("*.json"))
 
 
 @pytest.mark.soak
@@ -120,41 +173,3 @@ def test_a_training_longer_than_its_limit_ends_after_some_runs(slurm: Lab, tmp_p
     steps = [e["steps"] for e in read(events) if e["event"] == "resumed"]
     assert steps[0] >= 1
     assert steps == sorted(steps)
-
-
-def test_a_job_ends_by_itself_before_its_limit(slurm: Lab, tmp_path: Path) -> None:
-    """No warning, no requeue: the Grower alone sees that the next epoch would not fit."""
-    events = tmp_path / "events"
-    wrap = (
-        f"export SLURM_RL_GROW_LOG={events} OMP_NUM_THREADS=1; "
-        f"exec {sys.executable} {ROOT}/examples/grow_digits.py --epochs 1000000 --checkpoint {tmp_path}/c.pt"
-    )
-    options = ("--parsable", "--time=2", "--gpus=1", "--mem=1G", f"--output={tmp_path}/out", f"--wrap={wrap}")
-    job = slurm.run("sbatch", *options).strip()
-    states = ("PENDING", "RUNNING", "COMPLETING")
-    until(lambda: field(slurm, job, "JobState") not in states, "the job has ended", 300)
-    assert field(slurm, job, "JobState") == "COMPLETED"
-    assert field(slurm, job, "RunTime") <= "00:02:00"
-    assert "saved" in kinds(events)
-    assert "out of time" in (tmp_path / "out").read_text()
-
-
-def test_tables_are_made_by_a_job_array(
-    slurm: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLURM_CONF", str(slurm.slurm_conf))
-    words = ["grow", "simulate", "--out", str(tmp_path / "tables"), "--tasks", "checker-2,spirals-1", "--seeds", "2"]
-    small = ["--moments", "1", "--longest", "2", "--executor", "slurm", "--slurm", "mem=1G", "--wait", "--json"]
-    began = time.time()
-    for made in (4, 0):
-        with pytest.raises(SystemExit) as ended:
-            main([*words, *small])
-        said = json.loads(capsys.readouterr().out)
-        assert ended.value.code == 0, said
-        assert len(said["jobs"]) == made
-        assert len({j["job"].partition("_")[0] for j in said["jobs"]}) == (1 if made else 0)
-    cells = load_cells(tmp_path / "tables")
-    assert sorted((c.task, c.seed) for c in cells) == [
-        ("checker-2", 0), ("checker-2", 1), ("spirals-1", 0), ("spirals-1", 1)
-    ]  # fmt: skip
-    assert all(f.stat().st_mtime >= began for f in (tmp_path / "tables").glob("*.json"))

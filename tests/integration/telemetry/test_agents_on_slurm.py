@@ -1,4 +1,4 @@
-"""Node agents beside real slurmds: 200 jobs that share nodes, each with its own GPUs and nothing of its neighbours'."""
+"""Node agents beside real slurmds: each job (40, and 200 in the soak) has its own GPUs and none of its neighbours."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from slurm_rl.traces.read import read_trace
 
 pytestmark = pytest.mark.slurm
 
-JOBS = 200
 TOKEN = "f" * 40
 
 # What a job does: it opens its GPUs as a CUDA program would (the world's driver sees the file), computes on them with
@@ -147,14 +146,17 @@ def port_of(log: Path, process: subprocess.Popen[bytes]) -> int:
         time.sleep(0.1)
 
 
-def test_200_jobs_on_shared_nodes(agents: Agents, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("jobs", [40, pytest.param(200, marks=pytest.mark.soak)])
+def test_jobs_on_shared_nodes_are_told_apart(
+    agents: Agents, tmp_path: Path, capsys: pytest.CaptureFixture[str], jobs: int
+) -> None:
     lab, draw = agents.lab, random.Random(200)
     began = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - 2))
     wanted: dict[int, tuple[str, int, int]] = {}
-    for _ in range(JOBS):
+    for _ in range(jobs):
         kind = draw.choice(["a100", "a100", "t4"])
         gpus, load = draw.randint(1, 4 if kind == "a100" else 2), draw.randint(5, 95)
-        script = JOB.format(directory=lab.directory, load=load, seconds=draw.randint(4, 9))
+        script = JOB.format(directory=lab.directory, load=load, seconds=draw.randint(3, 6))
         options = [f"--gres=gpu:{kind}:{gpus}", "--mem=50", "--time=10", "--output=/dev/null", "--nodes=1"]
         job = int(lab.run("sbatch", "--parsable", *options, stdin=script).strip())
         wanted[job] = (kind, gpus, load)
@@ -162,13 +164,13 @@ def test_200_jobs_on_shared_nodes(agents: Agents, tmp_path: Path, capsys: pytest
     while lab.run("squeue", "-h", "-o", "%i").strip():
         assert time.monotonic() < deadline, "the jobs do not end"
         time.sleep(1)
-    while len(agents.records()) < JOBS:
+    while len(agents.records()) < jobs:
         assert time.monotonic() < deadline, "records are missing"
         time.sleep(0.5)
 
     records = {r["job_id"]: r for r in agents.records()}
     assert set(records) == set(wanted)
-    assert len(agents.records()) == JOBS  # one each
+    assert len(agents.records()) == jobs  # one each
     shared_nodes = 0
     for job, (kind, gpus, load) in wanted.items():
         r = records[job]
@@ -188,19 +190,19 @@ def test_200_jobs_on_shared_nodes(agents: Agents, tmp_path: Path, capsys: pytest
             o for o in records.values() if o["node"] == node and o["start"] < r["end"] and r["start"] < o["end"]
         ]
         shared_nodes += len(overlapping) > 1
-    assert shared_nodes > JOBS / 2  # else the test would show nothing
+    assert shared_nodes > jobs / 2  # else the test would show nothing
 
     # Pulled into a store and joined with sacct, they are columns of the trace.
     store = Store(tmp_path / "telemetry.sqlite")
     collector = Collector(store, [f"http://127.0.0.1:{p}" for p in agents.ports.values()], TOKEN)
     collector.collect()
     store.close()
-    assert (collector.collected, collector.problems) == (JOBS, {})
+    assert (collector.collected, collector.problems) == (jobs, {})
     words = ["from-slurm", "--out", tmp_path / "site.csv", "--since", began, "--conf", lab.slurm_conf]
     with pytest.raises(SystemExit) as ended:
         main(["traces", *map(str, words), "--telemetry", str(tmp_path / "telemetry.sqlite"), "--json"])
     said = json.loads(capsys.readouterr().out)
-    assert (ended.value.code, said["measured_jobs"]) == (0, JOBS)
+    assert (ended.value.code, said["measured_jobs"]) == (0, jobs)
     trace = read_trace(tmp_path / "site.csv", cache=False)
     for i, job in enumerate(trace.job_id.tolist()):
         assert trace.measured["gpu_util_p95"][i] == wanted[job][2]

@@ -55,7 +55,7 @@ class Killing:
 
 def scenario(slurm, kill, path):
     journal = kill.open(path)
-    config = Config(mode="enforce", policy="sjf@limit", updates_per_second=1e4)
+    config = Config(mode="enforce", policy="sjf@limit", updates_per_second=1e4, placement_lever="features")
     c = Controller(config, slurm, journal, clock=lambda: slurm.now)
     for i in range(4):
         slurm.submit(limit=600 * (9 - i))
@@ -75,6 +75,7 @@ def scenario(slurm, kill, path):
     c.tick()
     c.command("enforce", "test")
     c.tick()
+    assert any(r.features for r in slurm.alive()), "jobs were steered to a type"
     undo(slurm, journal, clock=lambda: slurm.now, sleep=lambda s: None)
     kill.step()
 
@@ -103,6 +104,9 @@ def run(at):
         assert done.complete, (at, done)
         left = {r.job_id: r.site for r in slurm.alive() if r.site}
         assert not left, (at, left)
+        steered = {r.job_id: r.state for r in slurm.alive() if r.features}
+        known = {job for job, _ in journal.steered()}
+        assert all(state != "PENDING" and job in known for job, state in steered.items()), (at, steered, known)
     for name in here.glob(f"{at}.*"):
         name.unlink()
     return killed

@@ -153,6 +153,13 @@ def test_slowed_clocks_are_counted() -> None:
     assert r["slowed_seconds"] == 2.0
 
 
+def test_the_clock_counts_while_kernels_run() -> None:
+    r = record(fed(use(util=90), use(util=50, sm_mhz=1000), use(util=0, sm_mhz=210), use(util=100, sm_mhz=1300)))
+    assert r["sm_mhz"] == 1200, "(50 × 1000 + 100 × 1300) / 150"
+    assert record(fed(use(util=0, sm_mhz=210), use(util=0, sm_mhz=210)))["sm_mhz"] is None
+    assert record(fed(use(util=50), use(util=50)))["sm_mhz"] is None, "a driver that does not tell"
+
+
 def test_watts_of_a_type_held_and_free() -> None:
     account = Account()
     account.types = {0: "a100", 1: "a100"}

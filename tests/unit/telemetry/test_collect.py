@@ -63,6 +63,13 @@ def a_record(job: int = 5, node: str = "n1", start: float = 100.0, **values: Any
     return {"node": node, "job_id": job, "start": start, "end": start + 100} | zeros | told | more | flags | values
 
 
+def test_the_clock_of_a_run_is_its_nodes_by_the_time_of_their_kernels(store: Store) -> None:
+    store.add("n1", "r", [a_record(sm_mhz=1000, util_mean=20.0)])
+    store.add("n2", "r", [a_record(node="n2", sm_mhz=1400, util_mean=60.0)])
+    store.add("n3", "r", [a_record(node="n3"), a_record(6, node="n3", sm_mhz="fast")])
+    assert [m.sm_mhz for job in (5, 6) for m in store.runs(job)] == [1300, None]
+
+
 def test_records_are_pulled_once_each(url: tuple[Node, str], store: Store) -> None:
     n, where = url
     for job in range(1, 4):
