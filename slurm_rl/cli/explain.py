@@ -53,9 +53,11 @@ def _text(said: dict[str, Any]) -> str:
         return "\n".join([*lines, f"  left to Slurm: {said['why']}", *_held_back(said)])
     start, estimate, factor = said["expected_start"], said["estimate"], said["site_factor"]
     low, high = estimate["range"]
+    ruler = said.get("ruled_by")
     lines += [
         f"  place    {said['rank']} of {said['of']}"
         + ("  (promoted: it has waited too long)" if said["promoted"] else ""),
+        *([f"  ruled by {ruler['policy']} since {clock(ruler['since'])}: {ruler['why']}"] if ruler else []),
         f"  why      {said['policy']['name']} score {said['policy']['score']:.6g}"
         + "".join(f"\n             {_feature(c)}" for c in said["features"]),
         f"  run time about {span(estimate['seconds'])} ({span(low)} to {span(high)}), limit {span(job['time_limit'])}",

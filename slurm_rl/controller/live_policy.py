@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ class LivePolicy:
     @property
     def context_free(self) -> bool:
         """Whether a job's score depends on nothing but the job: not so for networks."""
-        return self.score is None and self.spec.code != LEARNED
+        return self.score is None and self.spec.code != LEARNED and self.spec.meta is None
 
     @property
     def advisable(self) -> bool:
@@ -54,6 +54,7 @@ class LivePolicy:
         weights: dict[str, float],
         placement: str = "best-fit",
         planner: Planner | None = None,
+        memory: Mapping[str, Array] | None = None,
     ) -> Plan:
         """Orders the queue; unusable scores leave Slurm's own order, and the plan says so.
 
@@ -61,14 +62,15 @@ class LivePolicy:
         """
         scores = self.score(snapshot) if self.score is not None else None
         options: dict[str, Any] = {"guardrails": guardrails, "weights": weights}
-        options |= {"placement": placement, "planner": planner}
+        options |= {"placement": placement, "planner": planner, "memory": memory}
         try:
             plan = decide(snapshot, self.spec, scores=scores, **options)
         except Exception:
             if self.spec.ours:
                 raise
             return decide(snapshot, self.spec, scores=_nothing(snapshot), **options)  # a formula that raises
-        gated = self.spec.code == LEARNED or not self.spec.ours
+        network = self.spec.code == LEARNED or any(ruler.policy.startswith("rl:") for ruler in plan.rulers)
+        gated = network or not self.spec.ours
         if gated and scores is None and not _said_something(plan, snapshot):
             plan = decide(snapshot, self.spec, scores=_nothing(snapshot), **options)
         return plan
@@ -79,7 +81,8 @@ class LivePolicy:
         """A world that tells the plan's order again; scores that kernels do not know are the caller's to put in."""
         fallback = bool(plan.reasons) and plan.reasons[0].fallback
         given = self.score is not None
-        return ready_to_order(snapshot, self.spec, guardrails, weights, given=given, fallback=fallback)
+        options: dict[str, Any] = {"given": given, "fallback": fallback, "memory": plan.memory}
+        return ready_to_order(snapshot, self.spec, guardrails, weights, **options)
 
 
 def guardrails_of(config: Config) -> Guardrails:

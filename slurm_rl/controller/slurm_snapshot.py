@@ -119,7 +119,7 @@ def observe(
     pool = workload.requests["pool"][workload.jobs["request"]] if jobs else np.zeros(0, dtype=np.int64)
     return LiveQueue(
         state=state,
-        snapshot=Snapshot(now, world, pending),
+        snapshot=Snapshot(now, world, pending, _pool_names(world, workload, members)),
         jobs=tuple(jobs),
         base=base,
         site=site,
@@ -319,6 +319,14 @@ def _world(
     _fill_nodes(world, wl, members)
     _hold_running(world, wl, jobs, members, now)
     return world
+
+
+def _pool_names(world: World, wl: Workload, members: list[SlurmNode]) -> tuple[str, ...]:
+    """The partitions of each pool: its number changes when nodes do, these seldom."""
+    found: list[set[str]] = [set() for _ in world["pools"]]
+    for pool, number in zip(world["nodes"]["pool"].tolist(), wl.node_number.tolist(), strict=True):
+        found[pool].update(members[number].partitions)
+    return tuple(",".join(sorted(names)) for names in found)
 
 
 def _fill_nodes(world: World, wl: Workload, members: list[SlurmNode]) -> None:

@@ -19,6 +19,7 @@ from slurm_rl.config import Config
 from slurm_rl.controller.advice import Advisor
 from slurm_rl.controller.auto import AutoPolicies
 from slurm_rl.controller.budget import WriteBudget
+from slurm_rl.controller.choices import Choices
 from slurm_rl.controller.diff import changes, in_safe_write_order, wanted_factors
 from slurm_rl.controller.estimates import RunTimes
 from slurm_rl.controller.explain.held_back import HeldBack
@@ -104,6 +105,7 @@ class Controller:
         self.holder = holder or own_name()
         self.budget = WriteBudget(config)
         self.planner = _planner(config)
+        self.choices = Choices(journal)
         self.learning = Learning(config, clock)
         self.lane = LaneBook(Path(config.state_dir))
         self.supervisor = Supervisor(parse_promise(config.promise), self.metrics)
@@ -167,6 +169,7 @@ class Controller:
             self.lane.enter(queue)
         self.supervisor.withhold(queue)
         plan = self._plan(queue, guardrails)
+        self.choices.keep(queue.snapshot, plan, self.clock())
         if guardrails.lane_share:
             self.lane.note(queue, plan)
         note = self._gate(plan)
@@ -212,7 +215,9 @@ class Controller:
     def _plan(self, queue: LiveQueue, guardrails: Guardrails) -> Plan:
         if self.auto is not None:
             return self.auto.plan(queue, guardrails, self.config.placement, self.planner)
-        return self.policy.plan(queue.snapshot, guardrails, dict(queue.weights), self.config.placement, self.planner)
+        memory = self.choices.tables(self.policy.spec, queue.snapshot)
+        order = functools.partial(self.policy.plan, queue.snapshot, guardrails, dict(queue.weights))
+        return order(self.config.placement, self.planner, memory)
 
     def policy_of(self, partition: str) -> LivePolicy:
         """The policy of a partition's jobs."""
@@ -426,6 +431,9 @@ class Controller:
         self.metrics.jobs.labels("left_alone").set(len(view.left_alone))
         self.metrics.jobs.labels("promoted").set(sum(r.promoted for r in plan.reasons))
         self.metrics.jobs.labels("unsettled").set(unsettled)
+        for ruler in plan.rulers:
+            for kind in ("decisions", "switches", "held_back"):
+                self.metrics.choices.labels(ruler.pool, kind).set(getattr(ruler, kind))
 
     def _phase(self, name: str, began: float) -> None:
         self.metrics.tick_seconds.labels(name).observe(time.perf_counter() - began)

@@ -191,6 +191,16 @@ class Journal:
                 [(tick, now, *job, row.written, row.awaits) for job, row in rows],
             )
 
+    def remember(self, name: str, now: float, state: str) -> None:
+        """Keeps something that must outlive a restart, in place of what was kept by that name."""
+        with self._transaction() as db:
+            db.execute("INSERT OR REPLACE INTO memory VALUES (?, ?, ?)", (name, now, state))
+
+    def recall(self, name: str) -> str | None:
+        """What was last kept by a name."""
+        rows: list[tuple[object, ...]] = list(self._rows("SELECT state FROM memory WHERE name = ?", name))
+        return str(rows[0][0]) if rows else None
+
     def settle(self, results: Sequence[tuple[int, str]]) -> None:
         """Records what became of changes: (number, status)."""
         with self._transaction() as db:

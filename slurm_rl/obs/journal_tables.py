@@ -48,6 +48,9 @@ CREATE TABLE IF NOT EXISTS absent (
   job_id INTEGER NOT NULL, submit_time INTEGER NOT NULL, since REAL NOT NULL,
   PRIMARY KEY (job_id, submit_time)) WITHOUT ROWID;
 """
+_MEMORY = """
+CREATE TABLE IF NOT EXISTS memory (name TEXT PRIMARY KEY, time REAL NOT NULL, state TEXT NOT NULL) WITHOUT ROWID;
+"""
 TABLES = (  # made in one transaction each; a journal of an older version lacks the last ones
     ("promotion", _SCHEMA),
     ("steered", _STEERED),
@@ -55,4 +58,5 @@ TABLES = (  # made in one transaction each; a journal of an older version lacks 
     ("would_defer", _WOULD_DEFER),
     ("watched", _WATCHED),
     ("absent", _ABSENT),
+    ("memory", _MEMORY),
 )

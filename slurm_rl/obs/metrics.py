@@ -77,6 +77,13 @@ class Metrics:
         self.fallbacks = Counter(
             "slurmrl_fallbacks", "Ticks in which the policy's scores were unusable.", registry=registry
         )
+        self.choices = Gauge(
+            "slurmrl_choices",
+            "Of a policy that chooses (meta:, bandit:), by the queue's partitions: decisions so far, switches from one "
+            "policy to another, and switches held_back by the margin or by the hour's bound.",
+            ["partitions", "kind"],
+            registry=registry,
+        )
         self.models_refused = Counter(
             "slurmrl_models_refused",
             "Promoted models that were not taken over: wrong hash, shape, features or values; the last good one stays.",

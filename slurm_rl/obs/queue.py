@@ -38,6 +38,7 @@ class JobView:
     deferred_until: int | None = None  # deferred although it fits
     reason: str = ""  # Slurm's own, as squeue shows it
     cpus: int = 1
+    ruled_by: Mapping[str, object] = field(default_factory=dict)  # by a policy that chooses: which one ruled, and why
 
 
 class QueueView(Protocol):

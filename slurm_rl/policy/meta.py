@@ -12,17 +12,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import load as load_tensors
 
 from slurm_rl.errors import InputError, ModelError, unknown_name
 from slurm_rl.kernel.arrays import CHOOSER, SWITCHES, Array
-from slurm_rl.kernel.jit import kernel
 from slurm_rl.kernel.tables import World
 from slurm_rl.policy import contract
 from slurm_rl.policy.bandits import ARM, COUNT, MEAN, new_arms
 from slurm_rl.policy.catalogue import BY_LIMIT, BY_USER, POLICIES, Policy
-from slurm_rl.policy.checkpoint import MANIFEST, WEIGHTS, find_model, flat_tensors, flatten, put_model, read_weights
+from slurm_rl.policy.checkpoint import (
+    MANIFEST,
+    WEIGHTS,
+    Model,
+    find_model,
+    flat_tensors,
+    flatten,
+    load_model,
+    put_model,
+    read_weights,
+)
 from slurm_rl.policy.meta_network import META_LAYOUT, META_LENGTH, MOST_MEMBERS, WIDTH
-from slurm_rl.policy.regime import REGIME_COUNT, REGIME_FEATURES, REGIME_VERSION, look
+from slurm_rl.policy.regime import REGIME_COUNT, REGIME_FEATURES, REGIME_VERSION, look_at
 from slurm_rl.policy.registry import PolicySpec, parse_policy
 
 # The five heuristics that meta-schedulers were first built on, and what does best here.
@@ -128,7 +138,9 @@ def _spec(name: str, row: str, meta: Meta, digest: str = "") -> PolicySpec:
     spec = PolicySpec(name, POLICIES.code(row), BY_USER, meta=meta, digest=digest)
     if network is None:
         return spec
-    return replace(spec, net=network.net, booking_size=network.booking_size)
+    return replace(
+        spec, net=network.net, booking_size=network.booking_size, starve_drain=network.starve_drain
+    )  # its cap, while it rules: nobody else looks at the backlog
 
 
 # -- models ------------------------------------------------------------------------------------------------------
@@ -143,6 +155,10 @@ class MetaModel:
     meta: Meta
     digest: str
 
+    def tensors(self) -> dict[str, Array]:
+        """As the file has them."""
+        return load_tensors((self.path / WEIGHTS).read_bytes())
+
     def policy(self, name: str = "") -> PolicySpec:
         return _spec(name or f"meta:{self.path.name}", "meta", self.meta, self.digest)
 
@@ -150,6 +166,15 @@ class MetaModel:
 def untrained(members: tuple[PolicySpec, ...], tensors: Mapping[str, Array], **settings: Any) -> PolicySpec:
     """A meta-policy in training: a set, and weights that were not saved yet."""
     return _spec("meta:training", "meta", Meta(members, flatten(_padded(tensors), META_LAYOUT), **settings))
+
+
+def load_any(path: Path) -> Model | MetaModel:
+    """A model of either kind, checked."""
+    try:
+        chooses = "meta" in tomllib.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        chooses = False
+    return load_meta(path) if chooses else load_model(path)
 
 
 def load_meta(path: Path) -> MetaModel:
@@ -248,18 +273,13 @@ def save_meta(path: Path, tensors: Mapping[str, Array], manifest: Mapping[str, A
     return load_meta(path)
 
 
-@kernel
-def _look(world: Array, now: float, queue: Array) -> None:
-    look(world[0], now, 0, queue, len(queue))
-
-
 @cache
 def regime_values() -> dict[str, float]:
     """By figure: its value on the fixed snapshot that models and code must agree on."""
     world, now, queue = contract.fixed_world()
     for name, table in state_tables(1, 1).items():
         world[name] = table
-    _look(world.record, now, queue)
+    look_at(world.record, now, queue)
     return {name: float(f"{value:.7g}") for name, value in zip(REGIME_FEATURES, world["regime"][0], strict=False)}
 
 
@@ -292,7 +312,7 @@ def meta_tables(policy: PolicySpec, pools: int, before: World | None = None) -> 
         and len(before["choosers"]) == pools
     )
     made = {
-        "caps": np.array([m.starve_drain for m in meta.members], dtype=np.float64),
+        "caps": np.array([math.inf if m.net is None else policy.starve_drain for m in meta.members]),
         "chooser_net": np.zeros(META_LENGTH, dtype=np.float32) if meta.net is None else meta.net,
     }
     return made if goes_on else made | state_tables(pools, members, meta.seed)

@@ -223,3 +223,9 @@ def look(w: Record, now: float, pool: int, queue: Array, count: int) -> float:
     seen[21] = _power(w, pool)
     seen[REGIME_COUNT - 1] = 1.0
     return step * urgency
+
+
+@kernel
+def look_at(world: Array, now: float, queue: Array) -> None:
+    """Looks at the queue of the first pool."""
+    look(world[0], now, 0, queue, len(queue))

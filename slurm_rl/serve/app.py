@@ -355,6 +355,7 @@ def explanation(view: QueueView, job: JobView) -> dict[str, Any]:
                 "score": job.score,
                 "inputs": {"wait": job.wait, "estimate": job.estimate, "time_limit": job.time_limit, "gpus": job.gpus},
             },
+            "ruled_by": dict(job.ruled_by),
             "site_factor": {"now": job.site_factor, "wanted": job.wanted, "bound": view.bound},
             "estimate": {"seconds": job.estimate, "range": list(job.estimate_range)},
             "expected_start": {

@@ -21,7 +21,10 @@ from slurm_rl.policy.catalogue import BY_USER, EDF, MULTIFACTOR, STATIC_EQUAL, S
 _PATIENCE = 0.06  # seconds for all questions about one job: a request has 0.2, also while others crowd in
 _HOUR = 3600
 # What a question or the ordering of a queue changes is copied for each job that is asked about; the rest is shared.
-_CHANGED = frozenset("jobs live requests pools users groups scores order scratch features context hidden".split())
+_CHANGED = frozenset(
+    "jobs live requests pools users groups scores order scratch features context hidden "
+    "choosers regime worth arms".split()
+)
 _CONSTANT = TABLES.keys() - _CHANGED
 
 

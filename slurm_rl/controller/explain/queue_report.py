@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -130,6 +130,12 @@ class QueueReport:
     def _deferrals(self) -> dict[int, PlannedDeferral]:
         return {d.job: d for d in self.plan.deferrals}
 
+    @cached_property
+    def _rulers(self) -> dict[str, dict[str, Any]]:
+        """By partition."""
+        told = [(ruler.pool.split(","), asdict(ruler)) for ruler in self.plan.rulers]
+        return {partition: ruler for partitions, ruler in told for partition in partitions}
+
     def _record(self, position: int) -> SlurmJob:
         order = self.plan.order
         return self.view.jobs[order[position]] if position < len(order) else self._alone[position - len(order)]
@@ -178,6 +184,7 @@ class QueueReport:
             expected_start=expected,
             expected_range=(low, high),
             expected_made=told.made if (told := self.forecast.get(job.job_id)) is not None else None,
+            ruled_by=self._rulers.get(common["partition"], {}) if not reason.fallback else {},
         )
 
 
