@@ -75,6 +75,7 @@ class Experience:
         self.horizon, self.exponent = horizon, exponent
         self.memory: list[_Played] = []
         self.scale = 0.0  # deviation of returns in the first step; rewards are in units of it
+        self.level = 0.0  # … and their mean, in these units
 
     def play(self, number: int) -> list[Episode]:
         """Plays the scenes of a step with the network as it is, and remembers them."""
@@ -86,7 +87,9 @@ class Experience:
     def _remember(self, number: int, net: Array) -> list[Episode]:
         episodes = self.trainer.play(number, net)
         if not self.scale:
-            self.scale = max(float(np.mean([self._returns(e).std() for e in episodes if len(e.reward)])), 1e-9)
+            returns = [self._returns(e) for e in episodes if len(e.reward)]
+            self.scale = max(float(np.mean([r.std() for r in returns])), 1e-9)
+            self.level = float(np.mean([r.mean() for r in returns])) / self.scale
         rows = np.cumsum([0, *(len(e.tape) for e in episodes)])
         count = np.cumsum([0, *(len(e.turns) for e in episodes)])
         turns = np.concatenate([e.turns for e in episodes])

@@ -1,7 +1,8 @@
 """Dueling double deep Q-learning: what a pick is worth is the queue's value and the job's advantage.
 
 Advantages are the network's scores times a gain that is learned, too: so a network that starts as a heuristic stays one
-while its values find their scale, and the order of a queue by advantage is its order by score.
+while its values find their scale, and the order of a queue by advantage is its order by score. Values begin at the mean
+of the first returns, and learn alone at first: their error would otherwise count as every picked job's disadvantage.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class D3qnSettings:
     rate: float = 3e-4  # of learning; falls to a tenth
     horizon: float = 86_400.0  # seconds after which a cost counts 1/e
     gain: float = 0.1  # of advantages to scores, at first
+    value_rate: float = 3e-3  # of the value's learning
+    alone: int = 2  # iterations in which values learn alone
     follow: float = 0.02  # share by which the target network follows in each update
     exponent: float = 0.6  # of priorities
     correction: float = 0.4  # for drawing by them, at first; 1 at last
@@ -67,7 +70,11 @@ class D3qn:
         self.log_gain = torch.nn.Parameter(torch.tensor(s.gain).log())  # so it stays positive
         self.target, self.target_log_gain = QueueNet(0), self.log_gain.detach().clone()
         self.target.load_state_dict(trainer.net.state_dict())
-        self.optimiser = torch.optim.Adam([*trainer.net.parameters(), self.log_gain], lr=s.rate, eps=1e-5)
+        named = dict(trainer.net.named_parameters())
+        values = [p for name, p in named.items() if name.startswith("value")]
+        self.scores = [p for name, p in named.items() if not name.startswith("value") and p.requires_grad]
+        groups = [{"params": [*self.scores, self.log_gain], "lr": s.rate}, {"params": values, "lr": s.value_rate}]
+        self.optimiser = torch.optim.Adam(groups, eps=1e-5)
         self.experience = Experience(
             trainer, steps=s.memory, turns=s.turns, longest=s.longest, horizon=s.horizon, exponent=s.exponent
         )
@@ -75,9 +82,15 @@ class D3qn:
     def step(self, number: int) -> dict[str, float]:
         """Plays, then learns from the memory."""
         s, share = self.settings, number / max(self.steps - 1, 1)
+        first = not self.experience.scale
         episodes = self.experience.play(number)
-        for group in self.optimiser.param_groups:
-            group["lr"] = s.rate * (1.0 - 0.9 * share)
+        if first:
+            for net in (self.trainer.net, self.target):
+                torch.nn.init.constant_(net.value_out.bias, self.experience.level)
+        for group, rate in zip(self.optimiser.param_groups, (s.rate, s.value_rate), strict=True):
+            group["lr"] = rate * (1.0 - 0.9 * share)
+        for parameter in (*self.scores, self.log_gain):
+            parameter.requires_grad_(number >= s.alone)
         dice = np.random.default_rng([self.trainer.settings.seed, 19, number])
         losses = []
         for _ in range(s.updates):
