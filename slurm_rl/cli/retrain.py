@@ -82,7 +82,7 @@ def retrain(
     )
     began = time.monotonic()
     say: Callable[[str], None] = (lambda text: None) if as_json else (lambda text: print(text, flush=True))
-    model = train_model(
+    made = train_model(
         settings,
         [(history, site)],
         out,
@@ -91,6 +91,7 @@ def retrain(
         report=reporter(settings, began, as_json),
         say=say,
     )
+    model = load_model(made.path)
     early, weights = before(history, window), None
     if early is not None:
         weights = tuned_weights(prepare(early, site, seed=seed), backfill, "best-fit")

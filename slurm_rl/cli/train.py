@@ -34,6 +34,8 @@ Examples:
 
   slurm-rl train --trace history.csv --out runs/mine --resume --iterations 100
 
+  slurm-rl train --algo metadqn --out runs/meta --candidates sjf@user,edf,wfp3   (which policy rules now)
+
   slurm-rl train --trace history.csv --out runs/mine --seeds 4 --executor slurm --slurm partition=gpu --slurm mem=16G
 """
 
@@ -52,6 +54,9 @@ def train(
     jobs: Annotated[int, typer.Option(min=100, help="Jobs of a workload.")] = 2500,
     lessons: Annotated[int, typer.Option(min=0, help="Workloads from which run times are learned first.")] = 400,
     generations: Annotated[int, typer.Option(min=0, help="Of the search before the algorithm.")] = 120,
+    candidates: Annotated[
+        str, typer.Option(help="Of --algo metadqn: the policies to choose from, POLICY,…; default: nine of them.")
+    ] = "",
     options: Annotated[str, typer.Option("--set", help="The algorithm's own settings: NAME=NUMBER,…")] = "",
     generated: Annotated[float, typer.Option(min=0, max=1, help="Share of workloads that are made up.")] = 0.5,
     share: Annotated[float, typer.Option(min=0.05, max=1, help="Part of each trace's time to learn from.")] = 0.6,
@@ -104,6 +109,7 @@ def train(
         lessons=lessons,
         search=SearchSettings(generations=generations),
         goals=read_goals(goals),
+        candidates=_candidates(row.name, candidates),
         seed=seed,
     )
     start = load_model(find_model(init_from)) if init_from else None
@@ -124,6 +130,17 @@ def train(
             say=say,
         )
     _tell_best(outs, out, as_json, {"wall_seconds": time.monotonic() - began})
+
+
+def _candidates(algorithm: str, text: str) -> tuple[str, ...]:
+    """What a meta-policy chooses from, checked before anything is trained."""
+    if not text:
+        return ()
+    if algorithm != "metadqn":
+        raise InputError("goes with --algo metadqn", field="--candidates")
+    from slurm_rl.policy.meta import parse_members
+
+    return tuple(member.name for member in parse_members(text.split(",")))
 
 
 def read_goals(text: str) -> dict[str, float]:
@@ -245,11 +262,11 @@ def _in_jobs(
 
 def _tell_best(outs: Mapping[int, Path], out: Path, as_json: bool, more: Mapping[str, Any]) -> None:
     """Chooses among the seeds, if there are several, and says what was made."""
-    from slurm_rl.policy.checkpoint import load_model
+    from slurm_rl.policy.meta import MetaModel, load_any
     from slurm_rl.train.submit import choose
 
     if out in outs.values():
-        seed, model = next(iter(outs)), load_model(out / "model")
+        seed, model = next(iter(outs)), load_any(out / "model")
     else:
         seed, model = choose(outs, out / "model")
     if as_json:
@@ -258,4 +275,5 @@ def _tell_best(outs: Mapping[int, Path], out: Path, as_json: bool, more: Mapping
         return
     for s, score in dict(model.manifest.get("seeds", {})).items():
         print(f"seed {s}: validation {score:.4f}{'  <- best' if int(s) == seed else ''}")
-    print(f"model: {out / 'model'}  (try: slurm-rl replay TRACE --policy rl:{out / 'model'})")
+    kind = "meta" if isinstance(model, MetaModel) else "rl"
+    print(f"model: {out / 'model'}  (try: slurm-rl replay TRACE --policy {kind}:{out / 'model'})")

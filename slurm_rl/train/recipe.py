@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,13 @@ import numpy as np
 from slurm_rl import __version__
 from slurm_rl.domain.cluster import Cluster
 from slurm_rl.errors import InputError
+from slurm_rl.kernel.catalogue import find_kernel
 from slurm_rl.policy.checkpoint import STARVE_DRAIN, Model, save_model, unflatten
+from slurm_rl.policy.meta import Meta, MetaModel, save_meta
 from slurm_rl.traces.trace import Trace
+from slurm_rl.train.algorithms.catalogue import ALGORITHMS
+from slurm_rl.train.meta_scenes import HELD_OUT, META_COSTS, META_GOALS
+from slurm_rl.train.meta_trainer import MetaTrainer
 from slurm_rl.train.scenes import SceneSource
 from slurm_rl.train.settings import Settings
 from slurm_rl.train.tracking import tracked
@@ -53,7 +59,7 @@ def train_model(
     manifest: dict[str, Any] | None = None,
     report: Callable[[dict[str, float]], None] = lambda row: None,
     say: Callable[[str], None] = lambda text: None,
-) -> Model:
+) -> Model | MetaModel:
     """Trains on the first part of each trace's time and writes the best network to `out`, with its manifest.
 
     `out` must not hold another training, unless that one is to be resumed.
@@ -62,7 +68,7 @@ def train_model(
         refuse_used([out], "give another directory")
     out.mkdir(parents=True, exist_ok=True)
     parts = [SceneSource(first_part(trace, share), cluster) for trace, cluster in sources]
-    trainer = Trainer(settings, parts, out, start)
+    trainer = _trainer(settings)(settings, parts, out, start)
     if resume:
         at = trainer.restore()
         say(f"{out}: resuming after {at}" if at else f"{out}: nothing to resume, starting anew")
@@ -85,6 +91,8 @@ def train_model(
         "scores": {f"validation_{k}": round(v, 4) for k, v in trainer.best_ratios.items()},
         "traces": {t.name: {"jobs": len(t), "sha256": fingerprint(t)} for t, _ in sources},
     }
+    if isinstance(trainer, MetaTrainer):
+        return _save_choice(trainer, out / "model", made | (manifest or {}))
     styles, policy = STYLES, {STARVE_DRAIN: CAP, "booking_size": BOOKING_SIZE}
     if start is not None:
         styles, policy = start.styles, start.policy
@@ -93,6 +101,34 @@ def train_model(
     if starve_drain is not None:
         policy = policy | {STARVE_DRAIN: starve_drain}
     return save_model(out / "model", unflatten(net), made | (manifest or {}), **policy)
+
+
+def _trainer(settings: Settings) -> type[Trainer]:
+    row = ALGORITHMS[settings.algorithm]
+    found: type[Trainer] = find_kernel(row.trainer) if row.trainer else Trainer
+    return found
+
+
+def _save_choice(trainer: MetaTrainer, path: Path, manifest: dict[str, Any]) -> MetaModel:
+    """Writes the best network of a training that learned to choose among policies."""
+    if trainer.best_net is not None:
+        net, at = trainer.meta_net.tensors(), 0
+        for name, table in net.items():
+            net[name] = trainer.best_net[at : at + table.size].reshape(table.shape)
+            at += table.size
+        trainer.meta_net.take(net)
+    own = trainer.options
+    meta = Meta(trainer.members, interval=own.interval, margin=own.margin, switches=own.switches)
+    training = {
+        "reference": trainer.settings.reference,
+        "goals": dict(META_GOALS),
+        "costs": dict(META_COSTS),
+        "settings": asdict(own),
+        "scenes": trainer.settings.scenes,
+        "jobs": trainer.settings.jobs,
+        "held_out": list(HELD_OUT),
+    }
+    return save_meta(path, trainer.meta_net.tensors(), manifest | {"training": training}, meta)
 
 
 def fingerprint(trace: Trace) -> str:

@@ -41,4 +41,5 @@ class Settings:
     without: tuple[str, ...] = ()  # parts of the network that are switched off (module.PARTS)
     goals: dict[str, float] = field(default_factory=lambda: dict(GOALS))  # of the search and the validation
     costs: dict[str, float] = field(default_factory=lambda: dict(COSTS))  # of rewards
+    candidates: tuple[str, ...] = ()  # what a meta-policy chooses from; none: the default set
     seed: int = 0

@@ -15,7 +15,8 @@ from typing import Any
 import submitit
 
 from slurm_rl.errors import EnvironmentMissing, SlurmError
-from slurm_rl.policy.checkpoint import Model, load_model, save_model, unflatten
+from slurm_rl.policy.checkpoint import Model, save_model, unflatten
+from slurm_rl.policy.meta import MetaModel, load_any, save_meta
 from slurm_rl.slurm.command import Commands
 
 DEFAULTS = {"time": "720", "cpus-per-task": "2", "mem": "8G"}
@@ -134,11 +135,13 @@ def wait_for(jobs: Sequence[Submitted], say: Callable[[str], None], *, poll: flo
     return [job for job in jobs if not job.well]
 
 
-def choose(outs: Mapping[int, Path], best: Path) -> tuple[int, Model]:
+def choose(outs: Mapping[int, Path], best: Path) -> tuple[int, Model | MetaModel]:
     """Copies the model with the best validation score of several seeds; its manifest names the scores of all."""
-    models = {seed: load_model(out / "model") for seed, out in outs.items()}
+    models = {seed: load_any(out / "model") for seed, out in outs.items()}
     scores = {seed: float(m.manifest["scores"]["validation_score"]) for seed, m in models.items()}
     seed = min(scores, key=lambda s: scores[s])
     model = models[seed]
     manifest = dict(model.manifest) | {"seeds": {str(s): round(v, 4) for s, v in scores.items()}}
+    if isinstance(model, MetaModel):
+        return seed, save_meta(best, model.tensors(), manifest, model.meta)
     return seed, save_model(best, unflatten(model.net), manifest, **model.policy)

@@ -55,6 +55,15 @@ class Trainer:
         self.threads = ThreadPoolExecutor(max_workers=os.cpu_count() or 1)
         self._learner: Learner | None = None
         self._validation: list[tuple[Scene, Reference]] = []
+        self._meta_validation: list[Any] = []  # of a trainer that has others
+
+    def module(self) -> torch.nn.Module:
+        """The network that is trained."""
+        return self.net
+
+    def weights(self) -> Array:
+        """… as one array."""
+        return flatten(self.net.tensors())
 
     # -- scenes --------------------------------------------------------------------------------------------------
 
@@ -137,12 +146,12 @@ class Trainer:
             numbers = self.learner.step(self.step)
             self.step += 1
             self._judge(report, numbers)
-        return flatten(self.net.tensors()) if self.best_net is None else self.best_net
+        return self.weights() if self.best_net is None else self.best_net
 
     def _judge(self, report: Callable[[dict[str, float]], None], numbers: dict[str, float]) -> None:
         ratios = self.validation()
         if ratios["score"] < self.best:
-            self.best, self.best_net, self.best_ratios = ratios["score"], flatten(self.net.tensors()), ratios
+            self.best, self.best_net, self.best_ratios = ratios["score"], self.weights(), ratios
         self.curve.append({"iteration": float(self.step), **numbers, **ratios, "best": self.best})
         self.save()
         self.write_curve()
@@ -170,7 +179,7 @@ class Trainer:
         """Writes all that a resumed run needs, at once or not at all."""
         state = {
             "origin": self._origin(),
-            "net": self.net.state_dict(),
+            "net": self.module().state_dict(),
             "stage": self.stage,
             "step": self.step,
             "learner": self.learner.state(),
@@ -196,7 +205,7 @@ class Trainer:
                 f"{path} was made with other settings ({', '.join(sorted(other))}): use another --out"
             )
         self.net.switch_off(self.settings.without)
-        self.net.load_state_dict(state["net"])
+        self.module().load_state_dict(state["net"])
         self.stage, self.step = int(state["stage"]), int(state["step"])
         self.best, self.best_ratios = float(state["best"]), dict(state["best_ratios"])
         self.best_net = None if state["best_net"] is None else state["best_net"].numpy()

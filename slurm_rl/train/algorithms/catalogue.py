@@ -44,6 +44,7 @@ class Algorithm:
     learner: str  # module:class of this package
     options: str = ""  # module:dataclass, its own settings
     first: tuple[str, ...] = ("imitate", "search")
+    trainer: str = ""  # module:class, where the run is not that of a network that orders jobs
     by_name: bool = True  # users may ask for it; otherwise it only prepares networks for others
 
     def start(self, trainer: Trainer) -> Learner:
@@ -74,6 +75,14 @@ ALGORITHMS = Catalogue(
     Algorithm("reinforce", "Policy gradient with a baseline.", "reinforce:Reinforce", "reinforce:ReinforceSettings"),
     Algorithm("d3qn", "Dueling double Q-learning, by priorities.", "d3qn:D3qn", "d3qn:D3qnSettings"),
     Algorithm("sac", "Discrete soft actor-critic.", "sac:Sac", "sac:SacSettings"),
+    Algorithm(
+        "metadqn",
+        "Deep Q-learning of which policy rules now.",
+        "metadqn:MetaDqn",
+        "metadqn:MetaDqnSettings",
+        first=(),
+        trainer="slurm_rl.train.meta_trainer:MetaTrainer",
+    ),
 )
 
 

@@ -11,13 +11,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from slurm_rl.policy.regime import REGIME_COUNT
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.train.algorithms.catalogue import ALGORITHMS, algorithm_names
 from slurm_rl.train.algorithms.d3qn import double_q_loss, dueling
+from slurm_rl.train.algorithms.metadqn import dqn_loss, paired_loss
 from slurm_rl.train.algorithms.ppo import ppo_loss
 from slurm_rl.train.algorithms.reinforce import reinforce_loss
 from slurm_rl.train.algorithms.sac import critic_loss, soft_value, temperature_loss
 from slurm_rl.train.experience import Experience
+from slurm_rl.train.meta_trainer import MetaTrainer
 from slurm_rl.train.module import QueueNet
 from slurm_rl.train.recipe import train_model
 from slurm_rl.train.settings import SearchSettings, Settings, TrainingStopped
@@ -116,6 +119,33 @@ def test_d3qn_is_torchrls_double_dqn(torchrl: object) -> None:
     )  # fmt: skip
     assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
     assert error.shape == (BATCH,)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_metadqn_is_torchrls_double_dqn(torchrl: object) -> None:
+    from torchrl.modules import QValueActor
+    from torchrl.objectives import DQNLoss
+
+    actor = QValueActor(Plain(0), in_keys=["seen"], action_space="categorical")
+    theirs = DQNLoss(actor, loss_function="smooth_l1", double_dqn=True, delay_value=True, action_space="categorical")
+    theirs.make_value_estimator(gamma=GAMMA)
+    target = Plain(5)
+    with torch.no_grad():
+        values = dict(target.named_parameters())
+        for name, old in theirs.target_value_network_params.flatten_keys(".").items():
+            old.copy_(values[name.removeprefix("module.").removeprefix("0.module.")])
+    batch = a_batch()
+    expected = theirs(as_tensordict(batch))["loss"]
+    net, discount = Plain(0), torch.where(batch["ended"], 0.0, GAMMA)
+    ahead, online = target(batch["then"]), net(batch["then"])
+    loss = dqn_loss(net(batch["seen"]), batch["action"], batch["reward"], discount, ahead, online)
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
+
+
+def test_paired_trials_teach_differences_alone() -> None:
+    worth = torch.tensor([[1.0, 3.0, 2.0]])
+    assert paired_loss(worth + 100.0, worth).item() == pytest.approx(0.0, abs=1e-6)
+    assert paired_loss(worth.flip(1), worth).item() > 0.1
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -232,8 +262,14 @@ def test_surprises_are_drawn_more_often(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("algorithm", algorithm_names())
 def test_nan_stops_every_algorithm(tmp_path: Path, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = Trainer(replace(TINY, algorithm=algorithm), [], tmp_path)
+    settings = replace(TINY, algorithm=algorithm)
+    trainer = MetaTrainer(settings, [], tmp_path) if algorithm == "metadqn" else Trainer(settings, [], tmp_path)
     trainer.stage = len(trainer.plan) - 1
+    if isinstance(trainer, MetaTrainer):
+        whole = trainer.play_choices
+        nothing = np.full(REGIME_COUNT, np.nan, dtype=np.float32)
+        found = [(r, replace(c, seen=c.seen + nothing), None) for r, c, _ in whole(0, 1.0)]
+        monkeypatch.setattr(trainer, "play_choices", lambda number, explore: found)
     played = trainer.play
 
     def broken(*arguments: object) -> object:

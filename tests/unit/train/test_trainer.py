@@ -10,12 +10,14 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from slurm_rl.cli import main
 from slurm_rl.errors import InputError
-from slurm_rl.policy.checkpoint import load_model
+from slurm_rl.policy.meta import load_any, load_meta
+from slurm_rl.policy.regime import DEADLINE_PART, REGIME_FEATURES, REGIME_PART
 from slurm_rl.train.algorithms.catalogue import ALGORITHMS, algorithm_names
 from slurm_rl.train.algorithms.ppo import PpoSettings
 from slurm_rl.train.recipe import train_model
@@ -74,7 +76,7 @@ train_model(TINY, [], Path(sys.argv[1]), resume=True, say=lambda text: print(tex
 
 def same_training(one: Path, two: Path) -> None:
     """Two trainings made the same network, by the same course."""
-    assert load_model(one / "model").digest == load_model(two / "model").digest
+    assert load_any(one / "model").digest == load_any(two / "model").digest
     curves = [(place / "curve.csv").read_text() for place in (one, two)]
     assert curves[0] == curves[1]
     assert [line.split(",")[0] for line in curves[0].splitlines()] == ["iteration", "0", "1", "2"]
@@ -100,7 +102,13 @@ def test_a_training_killed_twice_ends_as_one_that_was_not(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("algorithm", [name for name in algorithm_names() if name != "ppo"])
 def test_every_algorithm_goes_on_where_it_was(tmp_path: Path, algorithm: str) -> None:
-    few: dict[str, float] = {"updates": 4, "batch": 32, "alone": 0}  # where it has these settings
+    few: dict[str, float] = {
+        "updates": 4,
+        "batch": 32,
+        "alone": 0,
+        "paired": 1,
+        "sites": 0,
+    }  # where it has these settings
     own = {f.name for f in fields(ALGORITHMS[algorithm].settings({}))}
     settings = replace(TINY, algorithm=algorithm, options={k: v for k, v in few.items() if k in own})
     model = train_model(settings, [], tmp_path / "whole")
@@ -134,3 +142,36 @@ def test_settings_of_an_algorithm_are_checked(capsys: pytest.CaptureFixture[str]
     code, said = call(capsys, "train", "--out", tmp_path, "--set", "clipp=0.1")
     assert (code, "ppo has no setting 'clipp'" in said["error"]["message"]) == (InputError.exit_code, True)
     assert ALGORITHMS["ppo"].settings({"epochs": 5.0, "clip": 0.1}) == PpoSettings(epochs=5, clip=0.1)
+
+
+def test_a_choice_of_policies_is_trained_by_one_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["train", "--algo", "metadqn", "--out", tmp_path / "run", "--candidates", "fcfs,sjf@user,edf"]
+    small = ["--iterations", 1, "--scenes", 2, "--jobs", 150, "--set", "updates=4,paired=2,sites=0,deadline=0,regime=0"]
+    code, said = call(capsys, *words, *small)
+    assert (code, said["scores"]["validation_score"] > 0) == (0, True)
+    model = load_meta(tmp_path / "run" / "model")
+    assert model.meta.names == ("fcfs", "sjf@user", "edf")
+    off = [name in (*REGIME_PART, *DEADLINE_PART) for name in REGIME_FEATURES]
+    scale = model.tensors()["scale"][: len(off)]
+    assert not scale[off].any(), "what is switched off counts nothing"
+    assert scale[~np.array(off)].any()
+    code, _ = call(capsys, "replay", ROOT / "traces" / "real01.csv", "--policy", f"meta:{tmp_path / 'run' / 'model'}")
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--candidates", "fcfs,nobody"], "nobody"),
+        (["--candidates", "fcfs"], "leaves nothing to choose"),
+        (["--algo", "ppo", "--candidates", "fcfs,sjf"], "goes with --algo metadqn"),
+        (["--init-from", "default"], "learned from nothing"),
+    ],
+)
+def test_a_bad_set_is_refused_before_training(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str], told: str
+) -> None:
+    algo = [] if "--algo" in words else ["--algo", "metadqn"]
+    code, said = call(capsys, "train", "--out", tmp_path / "run", *algo, *words)
+    assert code != 0
+    assert told in said["error"]["message"]
