@@ -32,7 +32,10 @@ def shadow_report(
 
     Example: slurm-rl shadow-report
     """
+    from contextlib import suppress
+
     from slurm_rl.config import load
+    from slurm_rl.controller.live import SHADOW_REPORT
     from slurm_rl.controller.live_policy import AUTO, load_policy
     from slurm_rl.errors import InputError
     from slurm_rl.obs.journal import Journal
@@ -61,6 +64,11 @@ def shadow_report(
     compared = compare(client, first, last, policy.spec, settings.influence)
     report = {"from": first, "to": last, "ticks": ticks, "updates": updates, "policy": policy.name}
     report |= {"deferrals": deferrals, "deferred_jobs": deferred} | compared
+    with suppress(OSError):  # for the dashboard; whoever may not write there still gets an answer
+        path = Path(settings.state_dir) / SHADOW_REPORT
+        beside = path.with_suffix(".new")
+        beside.write_text(json.dumps(report), encoding="utf-8")
+        beside.replace(path)
     print(json.dumps(report) if as_json else _text(report))
 
 

@@ -8,6 +8,7 @@ import structlog
 
 from slurm_rl.config import Config
 from slurm_rl.controller.estimates import RunTimes
+from slurm_rl.controller.explain.recent_waits import RecentWaits
 from slurm_rl.controller.gpu_figures import GpuFigures
 from slurm_rl.controller.limit_advice import RunsOfUsers
 from slurm_rl.controller.slurm_snapshot import finished_jobs
@@ -28,6 +29,7 @@ class Learning:
     def __init__(self, config: Config, clock: Callable[[], float]) -> None:
         self.clock = clock
         self.run_times = RunTimes()
+        self.waits = RecentWaits()
         self.gpus = GpuFigures(config)
         self.runs = RunsOfUsers()
         self._until = 0.0
@@ -59,5 +61,6 @@ class Learning:
         self._seen = {k for k in self._seen if k[1] > start} | {(r.job_id, r.end_time or 0) for r in ended}
         self._until = now
         self.gpus.learn(ended, now)
+        self.waits.learn(ended)
         self.runs.learn(ended)
         return rows, start

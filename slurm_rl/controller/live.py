@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import os
 import pwd
 import re
@@ -18,6 +19,7 @@ import numpy as np
 from slurm_rl.config import Config, load
 from slurm_rl.controller.advice import Advisor, Submission
 from slurm_rl.controller.estimates import Finished, RunTimes
+from slurm_rl.controller.explain import board
 from slurm_rl.controller.explain.live_scene import LiveScene, RecentJobs
 from slurm_rl.controller.explain.place_in_queue import Ordered
 from slurm_rl.controller.explain.start_forecast import foretell
@@ -38,6 +40,7 @@ from slurm_rl.telemetry.measured import MeasuredJobs
 from slurm_rl.telemetry.store import Measured
 
 _NO_FACTORS = PriorityFactors(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
+SHADOW_REPORT = "shadow-report.json"  # in the state directory: what the command of that name found last
 _NOT_ADVISABLE = -2  # job_submit/lua reads it as "no value"
 
 
@@ -238,6 +241,45 @@ class ControllerLive:
 
     def choose(self) -> bool:
         return self.controller.choose_policies()
+
+    def overview(self) -> dict[str, Any]:
+        controller, observed = self.controller, self.controller.observed
+        told: dict[str, Any] = {
+            "mode": self.mode,
+            "policy": controller.policy.name,
+            "model": controller.policy.model,
+            "health": {"trouble": self.ready(), "tick_age": max(0.0, controller.clock() - controller.heartbeat)},
+            "changes": self._journal.changes_since(controller.clock() - 86_400),
+            "shadow": self.shadow_report(),
+        }
+        if observed is not None:
+            state = observed[0].state
+            week = controller.learning.waits.by_partition(state.taken)
+            told |= {"time": state.taken, "cluster": state.cluster, "slurm": str(state.release)}
+            told |= board.overview(state, week)
+        return told
+
+    def nodes(self, own: str | None) -> list[dict[str, Any]]:
+        observed = self.controller.observed
+        return [] if observed is None else board.nodes(observed[0].state, own)
+
+    def decisions(self, limit: int, before: int | None, job_id: int | None, status: str) -> list[dict[str, object]]:
+        names = ("id", "time", "job_id", "old", "new", "reason", "status")
+        rows = self._journal.decisions(limit, before, job_id, status)
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def models(self) -> dict[str, Any]:
+        names = ("time", "action", "model", "hash", "who", "gate")
+        rows = [dict(zip(names, row, strict=True)) for row in self._journal.promotions()[-50:]]
+        policy = self.controller.policy
+        return {"policy": policy.name, "model": policy.model, "promotions": rows[::-1]}
+
+    def shadow_report(self) -> dict[str, Any] | None:
+        try:
+            told = json.loads((Path(self.config.state_dir) / SHADOW_REPORT).read_bytes())
+        except (OSError, ValueError):
+            return None
+        return told if isinstance(told, dict) else None
 
     def set_mode(self, mode: str, who: str) -> None:
         self.controller.command(mode, who)

@@ -339,6 +339,25 @@ class Journal:
         query = "SELECT time, old, new, reason, status FROM change WHERE job_id = ? AND submit_time = ? ORDER BY id"
         return [(float(a), b, int(c), str(d), str(e)) for a, b, c, d, e in self._rows(query, job_id, submit_time)]
 
+    def decisions(
+        self, limit: int, before: int | None = None, job_id: int | None = None, status: str = ""
+    ) -> list[tuple[int, float, int, int | None, int, str, str]]:
+        """(number, time, job id, old, new, reason, status) of changes below a number, the newest first."""
+        clauses, values = ["1"], list[object]()
+        for clause, value in (("id < ?", before), ("job_id = ?", job_id), ("status = ?", status or None)):
+            if value is not None:
+                clauses.append(clause)
+                values.append(value)
+        where = " AND ".join(clauses)  # fixed words alone: what was asked for goes by parameters
+        query = f"SELECT id, time, job_id, old, new, reason, status FROM change WHERE {where} ORDER BY id DESC LIMIT ?"  # noqa: S608
+        rows = self._rows(query, *values, limit)
+        return [(int(a), float(b), int(c), d, int(e), str(f), str(g)) for a, b, c, d, e, f, g in rows]
+
+    def changes_since(self, when: float) -> dict[str, int]:
+        """How many changes were written (or would have been) since, by what became of them."""
+        rows = self._rows("SELECT status, count(*) FROM change WHERE time >= ? GROUP BY status", when)
+        return {str(status): count for status, count in rows}
+
     def shadow_period(self) -> tuple[float, float, int, int] | None:
         """First and last tick in shadow mode, how many, and how many updates they would have made."""
         ((first, last, count),) = self._rows("SELECT min(time), max(time), count(*) FROM tick WHERE mode = 'shadow'")

@@ -36,9 +36,26 @@ class JobView:
     expected_made: float | None = None  # when that was simulated; None: guessed by the work before it
     slurm_start: int | None = None  # what Slurm itself expects
     deferred_until: int | None = None  # deferred although it fits
-    reason: str = ""  # Slurm's own, as squeue shows it
+    reason: str = ""  # Slurm's own, as squeue shows it …
+    reason_in_words: str = ""  # … and in a sentence
     cpus: int = 1
     ruled_by: Mapping[str, object] = field(default_factory=dict)  # by a policy that chooses: which one ruled, and why
+
+
+SORTS = ("rank", "job", "user", "name", "partition", "gpus", "wait", "estimate", "start")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which jobs of a queue, and in which order: `match` is looked for in their user, name and id."""
+
+    match: str = ""
+    partition: str = ""
+    sort: str = "rank"
+    descending: bool = False
+
+
+ALL = Wanted()
 
 
 class QueueView(Protocol):
@@ -73,8 +90,8 @@ class QueueView(Protocol):
         """Slurm's PrivateData hides other users' jobs."""
         ...
 
-    def page(self, offset: int, limit: int, user: str | None = None, match: str = "") -> tuple[int, list[JobView]]:
-        """How many jobs there are (of one user; with `match` in their user, name or id), and some of them."""
+    def page(self, offset: int, limit: int, user: str | None = None, wanted: Wanted = ALL) -> tuple[int, list[JobView]]:
+        """How many jobs there are (of one user, and as wanted), and some of them."""
         ...
 
     def job(self, job_id: int) -> JobView | None: ...

@@ -8,18 +8,18 @@ from collections.abc import AsyncIterator, Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import JSONResponse
 
 from slurm_rl import __version__
 from slurm_rl.errors import SlurmRlError
 from slurm_rl.obs.metrics import CONTENT_TYPE
-from slurm_rl.obs.queue import JobView, QueueView
-from slurm_rl.serve.dashboard import PAGE
+from slurm_rl.obs.queue import SORTS, JobView, QueueView, Wanted
+from slurm_rl.serve.board import EVENTS, add_board
 from slurm_rl.serve.gate import Gate
 from slurm_rl.serve.jobid import JobId, parse
 from slurm_rl.serve.limits import Limits
@@ -157,14 +157,20 @@ def make_app(
         offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         match: Annotated[str, Query(max_length=100)] = "",
+        partition: Annotated[str, Query(max_length=100)] = "",
+        sort: Annotated[Literal[SORTS], Query()] = "rank",  # type: ignore[valid-type]
+        descending: bool = False,
     ) -> Response:
         """The pending queue in the order of the last tick, as far as the asker may see it.
 
         `match` finds jobs by their user, name or id. `pending` counts all jobs, `matching` those that were found.
+        `sort` is by rank, or by what a row shows.
         """
         view = _view(live)
         own = None if peer.sees_all or not view.private else await own_jobs_of(peer)
-        return await workers.do(peer, _page, view, live.mode, offset, limit, own, match)
+        return await workers.do(
+            peer, _page, view, live.mode, offset, limit, own, Wanted(match, partition, sort, descending)
+        )
 
     @app.get("/v1/pressure")
     async def pressure(
@@ -284,9 +290,7 @@ def make_app(
             schema.append(msgspec.json.encode(app.openapi()))
         return Response(schema[0], media_type="application/json")
 
-    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
-    async def dashboard() -> str:
-        return PAGE
+    add_board(app, live, ask_peer, own_jobs_of, workers.do)
 
     def is_stranger(scope: MutableMapping[str, Any]) -> bool:
         accepted = accepted_in(scope)
@@ -298,7 +302,7 @@ def make_app(
         seconds=seconds,
         concurrent=concurrent,
         is_stranger=is_stranger,
-        patient=frozenset({_RANK, _WHEN}),
+        patient=frozenset({_RANK, _WHEN, EVENTS}),
     )
 
 
@@ -313,9 +317,9 @@ def _json(content: Any) -> Response:
     return Response(msgspec.json.encode(content), media_type="application/json")
 
 
-def _page(view: QueueView, mode: str, offset: int, limit: int, own: str | None, match: str) -> Response:
-    matching, rows = view.page(offset, limit, own, match)
-    pending = view.page(0, 0, own)[0] if match else matching
+def _page(view: QueueView, mode: str, offset: int, limit: int, own: str | None, wanted: Wanted) -> Response:
+    matching, rows = view.page(offset, limit, own, wanted)
+    pending = view.page(0, 0, own)[0] if wanted.match or wanted.partition else matching
     head = {name: getattr(view, name) for name in _HEAD}
     return _json(head | {"mode": mode, "pending": pending, "matching": matching, "jobs": rows})
 

@@ -88,6 +88,26 @@ class Live(Protocol):
         """Starts another choice; False while one is being made, or if policies are not chosen."""
         ...
 
+    def overview(self) -> dict[str, Any]:
+        """The machine in counts, health and what the policy has done so far; names no job."""
+        ...
+
+    def nodes(self, own: str | None) -> list[dict[str, Any]]:
+        """Every node with its jobs; `own`: other users' jobs are counted, not named."""
+        ...
+
+    def decisions(self, limit: int, before: int | None, job_id: int | None, status: str) -> list[dict[str, object]]:
+        """Changes from the journal, the newest first."""
+        ...
+
+    def models(self) -> dict[str, Any]:
+        """The policy in charge, and promotions."""
+        ...
+
+    def shadow_report(self) -> dict[str, Any] | None:
+        """What `slurm-rl shadow-report` found when it ran last."""
+        ...
+
     def set_mode(self, mode: str, who: str) -> None: ...
 
     def reload(self) -> dict[str, Any]:

@@ -29,12 +29,19 @@ NEEDED: Mapping[tuple[str, str], Role] = {
     ("POST", "/v1/auto"): Role.OPERATOR,
     ("GET", "/v1/when"): Role.USER,
     ("GET", "/v1/forecasts"): Role.USER,
+    ("GET", "/v1/overview"): Role.USER,
+    ("GET", "/v1/nodes"): Role.USER,
+    ("GET", "/v1/decisions"): Role.READER,
+    ("GET", "/v1/models"): Role.USER,
+    ("GET", "/v1/events"): Role.USER,
     ("GET", "/v1/mode"): Role.USER,
     ("PUT", "/v1/mode"): Role.OPERATOR,
     ("POST", "/v1/reload"): Role.OPERATOR,
     ("GET", "/metrics"): Role.USER,
 }
-OPEN = frozenset({("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/openapi.json"), ("GET", "/")})
+OPEN = frozenset(
+    {("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/openapi.json"), ("GET", "/"), ("GET", "/ui/{file}")}
+)
 
 
 class Tokens:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -17,10 +17,19 @@ from slurm_rl.controller.live_policy import LivePolicy
 from slurm_rl.controller.slurm_snapshot import LiveQueue
 from slurm_rl.domain.snapshot import Plan, PlannedDeferral
 from slurm_rl.kernel.arrays import Array
-from slurm_rl.obs.queue import JobView
+from slurm_rl.obs.queue import ALL, JobView, Wanted
 from slurm_rl.slurm.model import SlurmJob
+from slurm_rl.slurm.reasons import in_words
 from slurm_rl.slurm.text import setting
 
+_SORTED_BY: Mapping[str, Callable[[SlurmJob], Any]] = {
+    "job": lambda job: job.job_id,
+    "user": lambda job: job.user,
+    "name": lambda job: job.name,
+    "partition": lambda job: job.partitions,
+    "gpus": lambda job: job.gpu_count,
+    "wait": lambda job: -(job.submit_time or 0),
+}
 _FACTORS = ("age", "assoc", "fairshare", "job_size", "partition", "qos", "tres", "nice", "site", "priority")
 
 
@@ -67,16 +76,36 @@ class QueueReport:
     def private(self) -> bool:
         return "jobs" in setting(self.view.state.config, "PrivateData").lower()
 
-    def page(self, offset: int, limit: int, user: str | None = None, match: str = "") -> tuple[int, list[JobView]]:
-        wanted = match.lower()
-        rows = [p for p in range(len(self._ids)) if self._matches(self._record(p), user, wanted)]
+    def page(self, offset: int, limit: int, user: str | None = None, wanted: Wanted = ALL) -> tuple[int, list[JobView]]:
+        rows: Sequence[int] = range(len(self._ids))
+        if user is not None:
+            rows = [p for p in rows if self._record(p).user == user]
+        if wanted.partition:
+            rows = [p for p in rows if wanted.partition in self._record(p).partitions]
+        if match := wanted.match.lower():
+            texts = self._texts
+            rows = [p for p in rows if match in texts[p]]
+        if wanted.sort != "rank":
+            keys = self._sort_keys(wanted.sort)
+            rows = sorted(rows, key=keys.__getitem__)  # stable: of equals, the first to run first
+        if wanted.descending:
+            rows = rows[::-1]
         return len(rows), [self._row(p) for p in rows[offset : offset + limit]]
 
-    @staticmethod
-    def _matches(job: SlurmJob, user: str | None, wanted: str) -> bool:
-        if user is not None and job.user != user:
-            return False
-        return not wanted or any(wanted in text.lower() for text in (job.user, job.name, str(job.job_id)))
+    @cached_property
+    def _texts(self) -> list[str]:
+        """What a search looks at, for each position; a line break lets no match reach from one field to the next."""
+        records = (self._record(p) for p in range(len(self._ids)))
+        return [f"{job.user}\n{job.name}\n{job.job_id}".lower() for job in records]
+
+    def _sort_keys(self, name: str) -> list[Any]:
+        records = (self._record(p) for p in range(len(self._ids)))
+        if name in ("estimate", "start"):
+            alone = [math.inf] * len(self._alone)
+            if name == "start":
+                return [*self._starts[:, 0].tolist(), *alone]
+            return [*(float(self.view.estimate[j]) for j in self.plan.order), *alone]
+        return [_SORTED_BY[name](job) for job in records]
 
     def job(self, job_id: int) -> JobView | None:
         position = self._ids.get(job_id)
@@ -157,6 +186,7 @@ class QueueReport:
             "slurm_factors": {name: getattr(job.factors, name) for name in _FACTORS} if job.factors else {},
             "slurm_start": job.start_time,
             "reason": job.reason,
+            "reason_in_words": in_words(job.reason).meaning,
         }
         if position >= len(self.plan.order):
             return JobView(**common, time_limit=job.time_limit or 0, why=view.left_alone[job.job_id])

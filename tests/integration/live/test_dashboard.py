@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
+import subprocess
+import tarfile
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from unit.live.fake_slurm import FakeSlurm, a_job, a_running_job
@@ -30,7 +33,7 @@ TOKEN = "t" * 40
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+def site() -> Iterator[tuple[str, Controller]]:
     if find_chromium() is None:
         reason = "needs Chromium: apt install chromium"
         if os.environ.get("CI") == "true":
@@ -74,12 +77,22 @@ def address() -> Iterator[str]:
         thread.start()
         while not runner.started:
             time.sleep(0.01)
-        yield f"http://127.0.0.1:{port}/"
+        yield f"http://127.0.0.1:{port}/", controller
         runner.should_exit = True
         thread.join()
         live.measurements.close()
         for listener in sockets:
             listener.close()
+
+
+@pytest.fixture(scope="module")
+def address(site: tuple[str, Controller]) -> str:
+    return site[0]
+
+
+@pytest.fixture(scope="module")
+def controller(site: tuple[str, Controller]) -> Controller:
+    return site[1]
 
 
 @pytest.fixture(scope="module")
@@ -108,62 +121,164 @@ def troubles(page: Page) -> list[object]:
     ]
 
 
-def test_it_asks_for_the_token_and_then_shows_the_queue(page: Page, tmp_path: Path) -> None:
+def at(page: Page, place: str, condition: str) -> None:
+    """Goes to a view and waits until it shows what it should."""
+    page.evaluate(f"location.hash = '{place}'")
+    until(page, condition)
+
+
+CELLS = "[...document.querySelectorAll('{} tr')].map(r => [...r.cells].map(c => c.textContent))"
+
+
+def cells(page: Page, where: str) -> list[list[str]]:
+    found: list[list[str]] = page.evaluate(CELLS.format(where))
+    return found
+
+
+def asked(address: str, path: str) -> Any:
+    """What the service itself answers."""
+    request = urllib.request.Request(address.rstrip("/") + path, headers={"Authorization": f"Bearer {TOKEN}"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+def test_it_asks_for_the_token_and_then_shows_the_overview(page: Page, address: str) -> None:
     until(page, "!document.getElementById('ask').hidden")
     page.events.clear()
     page.evaluate(
         f"document.getElementById('token').value = '{TOKEN}';"
         "document.getElementById('ask').dispatchEvent(new Event('submit', {cancelable: true}))"
     )
-    until(page, "document.querySelectorAll('#rows tr').length === 42")
+    until(page, "!!document.getElementById('pending')")
     assert page.evaluate("document.getElementById('ask').hidden")
-    shown = page.evaluate("Object.fromEntries(['cluster', 'mode', 'pending'].map(i => [i, $(i).textContent]))")
-    assert shown == {"cluster": "fake", "mode": "enforce", "pending": "42"}
-    first = page.evaluate("[...document.querySelector('#rows tr').cells].map(c => c.textContent)")
-    assert first[:2] == ["1", "98"], "the one that has waited too long goes first"
-    assert "promoted" in first[-1]
-    last = page.evaluate("[...document.querySelector('#rows tr:last-child').cells].map(c => c.textContent)")
-    assert (last[1], last[-1]) == ("99", "in a reservation")
-    assert page.evaluate("$('problem').textContent") == ""
+    ids = "['cluster', 'mode', 'pending', 'running', 'policy', 'health']"
+    until(page, "document.getElementById('cluster').textContent !== ''")
+    shown = page.evaluate(f"Object.fromEntries({ids}.map(i => [i, document.getElementById(i).textContent]))")
+    said = asked(address, "/v1/overview")
+    told = {name: said[name] for name in ("cluster", "mode", "policy")} | {
+        "health": said["health"]["trouble"] or "good"
+    }
+    assert shown == told | {"pending": str(said["pending"]), "running": str(said["running"])}
+    assert (shown["cluster"], shown["mode"], shown["pending"], shown["running"]) == ("fake", "enforce", "42", "2")
+    gpus = asked(address, "/v1/overview")["gpus"]
+    first = cells(page, ".card:nth-child(1) tbody")[0]
+    assert first[0] == gpus[0]["type"]
+    assert [int(n) for n in first[2:]] == [gpus[0][name] for name in ("used", "idle", "down")]
 
 
-def test_running_jobs_show_what_they_use(page: Page) -> None:
-    until(page, "document.querySelectorAll('#used tr').length === 1")
-    cells = page.evaluate("[...document.querySelector('#used tr').cells].map(c => c.textContent)")
-    assert cells == ["901", "ann", "a100", "2 of 8", "11%", "44%", "4.0 GB", "1.5 h", "1.00 kWh"]
+def test_the_queue_shows_what_the_service_says(page: Page, address: str) -> None:
+    at(page, "#/queue", "document.querySelectorAll('#rows tr').length === 42")
+    rows, said = cells(page, "#rows"), asked(address, "/v1/queue?limit=100")["jobs"]
+    assert [row[1] for row in rows] == [str(job["job_id"]) for job in said]
+    assert rows[0][:2] == ["1 of 41", "98"], "the one that has waited too long goes first"
+    assert "waited long enough" in rows[0][-1]
+    assert (rows[-1][0], rows[-1][1], rows[-1][-1]) == ("–", "99", "in a reservation")
+    assert page.evaluate("document.getElementById('problem').textContent") == ""
 
 
-def test_ended_jobs_show_what_they_used(page: Page) -> None:
-    until(page, "document.querySelectorAll('#was tr').length === 2")
-    cells = page.evaluate(
-        "[...document.querySelectorAll('#was tr')].map(r => r.cells[0].textContent + r.cells[7].textContent)"
+def test_the_service_searches_and_sorts(page: Page, address: str) -> None:
+    page.evaluate("(f => { f.value = 'ANN'; f.oninput() })(document.getElementById('filter'))")
+    users = "[...new Set([...document.querySelectorAll('#rows tr')].map(r => r.cells[2].textContent))].join()"
+    until(page, f"{users} === 'ann'")
+    found = asked(address, "/v1/queue?match=ann")["matching"]
+    shown = page.evaluate("document.getElementById('shown').textContent")
+    assert shown == f"1–{found} of {found} found in 42 jobs"
+    page.evaluate("(f => { f.value = ''; f.oninput() })(document.getElementById('filter'))")
+    until(page, "document.querySelectorAll('#rows tr').length === 42")
+    for times in (1, 2):  # the second click turns it round
+        page.evaluate("document.querySelector('th[data-sort=gpus] button').click()")
+        way = ("ascending", "descending")[times - 1]
+        until(page, f"document.querySelector('th[data-sort=gpus]').getAttribute('aria-sort') === '{way}'")
+        gpus = [int(row[5]) for row in cells(page, "#rows")]
+        assert gpus == sorted(gpus, reverse=times == 2)
+    page.evaluate("document.querySelector('th[data-sort=rank] button').click()")
+
+
+def test_a_job_has_a_page_of_its_own(page: Page, address: str) -> None:
+    ids = [job["job_id"] for job in asked(address, "/v1/queue?limit=100")["jobs"]]
+    at(page, f"#/job/{ids[20]}", "document.getElementById('view').textContent.includes('What puts it there')")
+    text, said = (
+        page.evaluate("document.getElementById('view').textContent"),
+        asked(address, f"/v1/jobs/{ids[20]}/explain"),
     )
-    assert cells == ["7210.0 h", "715 min"]
+    assert text.startswith(f"Job {ids[20]}")
+    assert f"{said['rank']} of {said['of']}" in text
+    assert all(m["what"] in text for m in said["what_would_move_it"])
+    at(page, "#/job/99", "document.getElementById('view').textContent.includes('in a reservation')")
+    at(page, "#/job/12345", "document.getElementById('problem').textContent.includes('12345')")
+    page.events.clear()  # the browser shows a 404 in red
 
 
-def test_a_row_explains_itself(page: Page) -> None:
-    page.evaluate("document.querySelectorAll('#rows tr')[20].click()")
-    until(page, "!!document.querySelector('#chosen li')")
-    assert page.evaluate("$('chosen').textContent").startswith("Job ")
-    assert "place 21 of 41" in page.evaluate("$('chosen').textContent")
+def test_nodes_are_a_map_with_their_jobs(page: Page, address: str) -> None:
+    nodes = asked(address, "/v1/nodes")["nodes"]
+    at(page, "#/nodes", f"document.querySelectorAll('.map button').length === {len(nodes)}")
+    busy = next(node for node in nodes if node["jobs"])
+    page.evaluate(f"document.querySelector('.map button[title^=\"{busy['name']}:\"]').click()")
+    until(page, "!!document.getElementById('node')")
+    assert [row[0] for row in cells(page, "#node tbody")] == [str(job["job_id"]) for job in busy["jobs"]]
 
 
-def test_the_queue_can_be_filtered(page: Page) -> None:
-    page.evaluate("$('filter').value = 'ANN'; $('filter').oninput()")
-    users = "[...document.querySelectorAll('#rows tr')].map(r => r.cells[2].textContent)"
-    until(page, f"[...new Set({users})].join() === 'ann'")
-    assert re.fullmatch(r"Queue, (\d+) shown, \1 of 42 found", page.evaluate("$('shown').textContent"))
-    page.evaluate("$('filter').value = ''; $('filter').oninput()")
-    until(page, "document.querySelectorAll('#rows tr').length === 42")
+def test_decisions_are_the_journal(page: Page, address: str) -> None:
+    at(page, "#/decisions", "document.querySelectorAll('#view tbody tr').length > 5")
+    said = asked(address, "/v1/decisions")["decisions"]
+    assert [row[1] for row in cells(page, "#view tbody")] == [str(d["job_id"]) for d in said][:200]
+    last = said[-1]["job_id"]
+    page.evaluate(f"(f => {{ f.value = '{last}'; f.onchange() }})(document.getElementById('filter'))")
+    until(page, f"[...document.querySelectorAll('#view tbody tr')].every(r => r.cells[1].textContent === '{last}')")
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False)])
-def test_it_fits_its_window_and_logs_no_error(page: Page, address: str, width: int, dark: bool) -> None:
-    page.open(address, width=width, dark=dark)
-    until(page, "document.querySelectorAll('#rows tr').length === 42")
-    assert page.evaluate("document.documentElement.scrollWidth") == width
-    if pictures := os.environ.get("PICTURES"):
-        page.evaluate("document.querySelectorAll('#rows tr')[20].click()")
-        until(page, "!!document.querySelector('#chosen li')")
-        (Path(pictures) / f"dashboard-{width}-{'dark' if dark else 'light'}.png").write_bytes(page.picture())
+def test_what_gpus_do_is_shown(page: Page) -> None:
+    at(page, "#/use", "document.querySelectorAll('#used tbody tr').length === 1")
+    assert cells(page, "#used tbody") == [["901", "ann", "a100", "2 of 8", "11%", "44%", "4.0 GB", "1.5 h", "1.00 kWh"]]
+    assert [row[0] + row[7] for row in cells(page, "#was tbody")] == ["7210.0 h", "715 min"]
+
+
+def test_the_policy_in_charge_is_named(page: Page, address: str) -> None:
+    policy = asked(address, "/v1/models")["policy"]
+    at(page, "#/policy", f"document.querySelector('.tiles b')?.textContent === '{policy}'")
+
+
+def test_a_tick_reaches_the_page_by_itself(page: Page, controller: Controller) -> None:
+    at(page, "#/overview", "!!document.getElementById('pending')")
+    until(page, "document.getElementById('pending').textContent === '42'")
+    slurm = controller.client
+    assert isinstance(slurm, FakeSlurm)
+    slurm.jobs[500] = a_job(500, user="dan", waited=1)
+    controller.tick()
+    until(page, "document.getElementById('pending').textContent === '43'")
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1400, False), (1400, True), (400, False), (400, True)])
+def test_every_view_fits_its_window_and_logs_no_error(page: Page, address: str, width: int, dark: bool) -> None:
+    page.events.clear()
+    for view in ("overview", "queue", "nodes", "decisions", "use", "policy", "job/7"):
+        page.open(f"{address}?{view}#/{view}", width=width, dark=dark)  # another address: the page is loaded anew
+        until(page, "!!document.querySelector('#view .card')")
+        assert page.evaluate("document.documentElement.scrollWidth") == width, view
+        if pictures := os.environ.get("PICTURES"):
+            name = f"dashboard-{view.replace('/', '-')}-{width}-{'dark' if dark else 'light'}.png"
+            (Path(pictures) / name).write_bytes(page.picture())
     assert troubles(page) == []
+
+
+@pytest.mark.soak
+def test_axe_finds_nothing_serious(page: Page, address: str, tmp_path: Path) -> None:
+    """axe-core from npm looks at every view, light and dark."""
+    subprocess.run(["npm", "pack", "--silent", "axe-core@4"], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+    (packed,) = tmp_path.glob("axe-core-*.tgz")
+    with tarfile.open(packed) as archive:
+        source = archive.extractfile("package/axe.min.js")
+        assert source is not None
+        script = source.read().decode()
+    if page.evaluate("!sessionStorage.getItem('token')"):
+        page.evaluate(f"sessionStorage.setItem('token', '{TOKEN}')")
+    for dark in (False, True):
+        for view in ("overview", "queue", "nodes", "decisions", "use", "policy", "job/7"):
+            page.open(f"{address}?axe-{dark}-{view}#/{view}", width=1400, dark=dark)
+            until(page, "!!document.querySelector('#view .card')")
+            page.evaluate(script)
+            found = page.evaluate(
+                "axe.run().then(r => r.violations.filter(v => ['serious', 'critical'].includes(v.impact))"
+                ".map(v => v.id + ': ' + v.nodes.map(n => n.target.join(' ')).join(', ')))"
+            )
+            assert found == [], (view, dark)

@@ -105,7 +105,7 @@ def test_a_token_opens_what_its_role_may_do_and_no_more(
             needed = NEEDED.get((method, route))
             if role is not None and (method, route) == ("POST", "/v1/rank"):
                 continue  # a process comes up for it: that is another test's matter
-            code = status(port, method, route.format(job_id=1), given, BODIES.get((method, route)))
+            code = status(port, method, route.format(job_id=1, file="main.js"), given, BODIES.get((method, route)))
             if needed is None or (role is not None and role >= needed):
                 assert code in ENOUGH, (method, route)
             else:
