@@ -21,7 +21,7 @@ def view(tmp_path: Path) -> QueueView:
     jobs = [a_job(i, user=("ann", "bob")[i % 2], gpus=i % 3, waited=100 * i) for i in range(1, 9)]
     config = Config(state_dir=str(tmp_path), policy="fcfs")
     with Journal(config.journal) as journal:
-        slurm = FakeSlurm(*jobs, a_job(99, reservation="later"), a_running_job(901, "n1"))
+        slurm = FakeSlurm(*jobs, a_job(99, user="eve", reservation="later"), a_running_job(901, "n1"))
         controller = Controller(config, slurm, journal, clock=lambda: NOW)
         controller.tick()
         assert controller.view is not None
@@ -36,7 +36,6 @@ def test_a_queue_is_searched_by_user_name_and_id(view: QueueView) -> None:
     assert sorted(ids(view, Wanted(match="ANN"))) == [2, 4, 6, 8]
     assert ids(view, Wanted(match="job7")) == [7]
     assert ids(view, Wanted(match="99")) == [99]
-    assert ids(view, Wanted(match="ann\njob")) == []
     assert sorted(ids(view, Wanted(match="job"), "bob")) == [1, 3, 5, 7]
     assert view.page(0, 0, None, Wanted(match="ann"))[0] == 4
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -319,7 +320,13 @@ def test_health_metrics_and_the_page(path: Path, live: ControllerLive) -> None:
     assert all(name.startswith("slurmrl_") for name in names)
     _, page = ask(path, "GET", "/")
     assert "https://" not in page
-    assert "/v1/queue" in page
+    files = re.findall(r'"/ui/([^"]+)"', page)
+    assert files
+    for name in files:
+        status, content = ask(path, "GET", f"/ui/{name}")
+        assert status == 200
+        assert "https://" not in content
+    assert ask(path, "GET", "/ui/..%2fapp.py")[0] == 404
 
 
 def test_it_is_not_ready_while_ticks_come_to_nothing(
