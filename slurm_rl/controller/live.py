@@ -251,6 +251,7 @@ class ControllerLive:
             "health": {"trouble": self.ready(), "tick_age": max(0.0, controller.clock() - controller.heartbeat)},
             "changes": self._journal.changes_since(controller.clock() - 86_400),
             "shadow": self.shadow_report(),
+            "forecasts": self.forecast_skill(),
         }
         if observed is not None:
             state = observed[0].state

@@ -33,6 +33,8 @@ function pending(id, said) {
   if (why.length) parts.push(card("What puts it there", table([["feature"], ["this job", "n"], ["usual here", "n"], ["moves it"]], why)));
   const moves = (said.what_would_move_it || []).map(m => make("li", `with ${m.what}: place ${m.rank}`));
   if (moves.length) parts.push(card("What would move it", make("ul", moves)));
+  if (said.limit_advice) parts.push(card("Its time limit", make("p", said.limit_advice.text)));
+  parts.push(...heldBack(said));
   const factors = Object.entries(said.slurm || {}).filter(([, v]) => v).map(([k, v]) => row([[k], [v, "n"]]));
   if (factors.length) parts.push(card("Slurm's priority", table([["factor"], ["points", "n"]], factors)));
   const past = (said.changes || []).map(c => row([[moment(c.time)], [c.old ?? "–", "n"], [c.new, "n"], [c.status], [c.reason, "long"]]));
@@ -41,10 +43,17 @@ function pending(id, said) {
 }
 
 function measured(id, said) {
-  const m = said.measured;
-  return card(`Job ${id}: not pending; what node agents measured`, facts([["of", m.user], ["GPU type", m.gpu_type],
+  const m = said.measured, parts = [];
+  if (m) parts.push(card(`Job ${id}: what node agents measured`, facts([["of", m.user], ["GPU type", m.gpu_type],
     ["GPUs used", `${m.gpus_used} of ${m.gpus}`], ["mean utilization", m.util_mean == null ? null : Math.round(m.util_mean) + "%"],
     ["95% of the time below", m.util_p95 == null ? null : Math.round(m.util_p95) + "%"],
     ["memory at most", (m.memory_peak_mb / 1024).toFixed(1) + " GB"], ["GPU time idle", span(60 * m.idle_gpu_minutes)],
-    ["energy", (m.energy_j / 3.6e6).toFixed(2) + " kWh"]]));
+    ["energy", (m.energy_j / 3.6e6).toFixed(2) + " kWh"]])));
+  else parts.push(card(`Job ${id} of ${said.user}`, make("p", "It does not wait any more.")));
+  return [...parts, ...heldBack(said)];
+}
+
+function heldBack(said) {
+  const rows = (said.held_back || []).map(c => row([[span(c.seconds), "n"], [c.meaning, "long"]]));
+  return rows.length ? [card("How long each cause held it back", table([["for", "n"], ["because", "long"]], rows))] : [];
 }

@@ -1,5 +1,5 @@
 // The machine at a glance: counts, GPUs by type, waits by partition, and what the policy has done.
-import {ask, bar, card, count, make, row, short, span, table, tile} from "./lib.js";
+import {ask, bar, card, count, make, percent, row, short, span, table, tile} from "./lib.js";
 
 const SHOWN = [["mean_wait", "mean wait", span], ["p95_wait", "95% of waits below", span],
   ["max_wait", "longest wait", span], ["mean_bsld", "mean bounded slowdown", short], ["user_bsld", "… by user", short]];
@@ -14,8 +14,8 @@ export async function overview() {
     tile(said.mode === "enforce" ? "SiteFactors written in 24 h" : "would have been written in 24 h",
       count(said.mode === "enforce" ? written : made.shadow || 0)),
     tile("health", said.health.trouble || "good", "health"),
-    ...(said.forecasts?.scored ? [tile("forecasts that held this week",
-      `${Math.round(100 * said.forecasts.held / said.forecasts.scored)}% of ${count(said.forecasts.scored)}`)] : []),
+    tile("forecasts that held this week", said.forecasts.forecasts ?
+      `${percent(said.forecasts.held)} of ${count(said.forecasts.forecasts)}` : "none came true yet", "skill"),
   ], "tiles");
   const gpus = (said.gpus || []).map(g => row([[g.type], [bar([[g.used, "used"], [g.idle, ""], [g.down, "down"]],
     `${g.used} in use, ${g.idle} idle, ${g.down} down`)], [count(g.used), "n"], [count(g.idle), "n"], [count(g.down), "n"]]));
