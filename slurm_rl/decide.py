@@ -84,9 +84,9 @@ def decide(
         values.append(score)
         factors.append(factor)
         promoted.append(first)
-        queues.append((p, queue))
+        queues.append((p, _free(queue, snapshot)))
     if planner is not None:
-        planner.plan(world, [(p, ranked) for (p, _), ranked in zip(queues, order, strict=True)])
+        planner.plan(world, [(p, _free(ranked, snapshot)) for (p, _), ranked in zip(queues, order, strict=True)])
     for p, queue in queues:
         starts.extend(_starts(world, rule, snapshot.now, p, queue, cycle=False))
     if rule.interval and snapshot.now % rule.interval == 0:
@@ -124,6 +124,13 @@ def _rulers(policy: PolicySpec, world: World, snapshot: Snapshot, pools: list[in
         ruling, why = policy.meta.names[int(state["current"])], why_it_rules(policy.meta, world, pool)
         found.append(Ruler(name, ruling, why, float(state["since"]), *counts))
     return tuple(found)
+
+
+def _free(queue: Array, snapshot: Snapshot) -> Array:
+    """Without the jobs that a limit keeps back: they must not take the place of jobs that can start."""
+    if not snapshot.kept_back:
+        return queue
+    return np.ascontiguousarray(queue[~np.isin(queue, list(snapshot.kept_back))])
 
 
 def ready_to_order(

@@ -11,7 +11,7 @@ import numpy as np
 from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.kernel.build import build
 from slurm_rl.policy.registry import parse_policy, with_lane
-from slurm_rl.traces.trace import Trace, make_trace
+from slurm_rl.traces.trace import Labels, Trace, make_trace
 from slurm_rl_sim.simulation import NodeEvents, Simulation
 from slurm_rl_sim.workload import requests_of, sorted_by_id
 
@@ -37,6 +37,10 @@ class Job:
     priority: float | None = None
     deadline: int = -1
     name: str = ""
+    gres: str = ""
+    constraint: str = ""
+    prefer: str = ""
+    exclusive: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,8 +105,17 @@ def a_trace(jobs: Sequence[Job]) -> Trace:
             job_name=[j.name for j in jobs],
             priority=[amount(j.priority) for j in jobs],
             deadline=[j.deadline for j in jobs],
+            asked={
+                name: labels
+                for name in ("gres", "constraint", "prefer", "exclusive")
+                if ((labels := Labels.of(_text(getattr(j, name)) for j in jobs)).codes >= 0).any()
+            },
         )
     )
+
+
+def _text(value: str | bool) -> str:
+    return value if isinstance(value, str) else "yes" * value
 
 
 def a_simulation(

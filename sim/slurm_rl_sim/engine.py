@@ -13,13 +13,14 @@ from slurm_rl.kernel import tables as t
 from slurm_rl.kernel.arrays import (
     CPU,
     GPU,
-    GPU_MILLI,
     LATENCY_BUCKETS,
     MEM,
     NEVER,
     NEW_HEAD,
     NO,
     NOW,
+    OTHER,
+    PARTS,
     RELEASED,
     Array,
     Record,
@@ -83,7 +84,9 @@ def node_events(w: Record, now: int) -> None:
         total[NOW, pool, MEM] += sign * nodes.mem[n]
         total[NOW, pool, GPU] += sign * nodes.gpu[n]
         for g in range(min(nodes.gpu[n], used.shape[2])):
-            used[NOW, n, g] = 0 if up else GPU_MILLI
+            used[NOW, n, g] = 0 if up else t.devices(w)[nodes.klass[n], g, PARTS]
+        for g in range(free.shape[2] - OTHER):
+            free[NOW, n, OTHER + g] += sign * t.others(w)[nodes.klass[n], g]
         # C4: bookings were made for another cluster, conservative plans the pool anew.
         for i in range(pools.queue_first[pool], pools.queue_last[pool]):
             unbook(w, t.queue(w)[i])

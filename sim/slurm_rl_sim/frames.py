@@ -20,8 +20,9 @@ def jobs_frame(result: Result) -> pd.DataFrame:
     shape = workload.requests[workload.jobs["request"]]
     on_gpus = (shape["gpu"] + shape["share"]) > 0
     types: dict[int, set[str]] = {}
-    for j, n in pairs[:, on_gpus[pairs[0]]].T.tolist():
-        name = workload.type_names[workload.nodes["type"][n]]
+    used = np.unique(np.stack(result.gpu_types()), axis=1)
+    for j, kind in used[:, on_gpus[used[0]]].T.tolist():
+        name = workload.type_names[kind]
         if name:
             types.setdefault(j, set()).add(name)
     gpus = shape["units"] * (shape["gpu"] + shape["share"] / 1000)

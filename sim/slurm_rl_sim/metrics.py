@@ -211,7 +211,7 @@ def _cluster(result: Result, picked: Array) -> dict[str, Value]:
     begin, end = np.clip(result.start[job], first, last), np.clip(result.end[job], first, last)
     busy = np.bincount(node, weights=amount * (end - begin), minlength=len(nodes))  # amount-seconds of each node
     total = capacity.sum() * span
-    speed = wl.speed[0, nodes["type"]]
+    speed = wl.node_speed
     idle_watts = np.array([c.watts_idle for c in wl.cluster.classes])[wl.node_class]
     busy_watts = np.array([c.watts_busy for c in wl.cluster.classes])[wl.node_class]
     share = busy / np.maximum(capacity * span, 1e-9)

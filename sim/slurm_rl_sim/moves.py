@@ -6,7 +6,7 @@ import numpy as np
 
 from slurm_rl.backfill.starting import leave_running
 from slurm_rl.kernel import tables as t
-from slurm_rl.kernel.arrays import ARRIVED, GIVE, NEW_HEAD, NOW, RELEASED, Record
+from slurm_rl.kernel.arrays import ARRIVED, GIVE, NEW_HEAD, NOW, RELEASED, TYPE, Record
 from slurm_rl.kernel.jit import inlined, inner
 from slurm_rl.place.kernels import apply, forget
 from slurm_rl.policy.estimate import estimate
@@ -68,7 +68,16 @@ def slowest(w: Record, j: int) -> float:
     e = t.live(w).held[j]
     speed = np.inf
     while e > 0:
-        speed = min(speed, speeds[row, nodes.type[entries.node[e]]])
+        n = entries.node[e]
+        here = np.inf
+        if w.mixed and entries.gpus[e] != 0:
+            # Of a node that a job has for itself, the GPUs that it asked for.
+            accept = t.requests(w).accept[np.int64(t.jobs(w).request[j])]
+            for k in range(t.used(w).shape[2]):
+                kind = t.devices(w)[nodes.klass[n], k, TYPE]
+                if entries.gpus[e] >> k & 1 and accept >> kind & 1:
+                    here = min(here, speeds[row, kind])
+        speed = min(speed, here if here < np.inf else speeds[row, nodes.type[n]])
         e = entries.next[e]
     return speed
 
@@ -99,6 +108,8 @@ def launch(w: Record, j: int, now: int, began: int) -> None:
     while e > 0 and at < len(log):
         log.node[at] = entries.node[e]
         log.units[at] = entries.units[e]
+        if len(t.log_gpus(w)) > 0:
+            t.log_gpus(w)[at] = entries.gpus[e]
         at += 1
         e = entries.next[e]
     live.log_first[j] = first

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_rl.kernel.arrays import Array
+from slurm_rl.kernel.arrays import TYPE, Array
 from slurm_rl.kernel.build import Workload
 from slurm_rl.traces.trace import Trace
 from slurm_rl_sim import state as st
@@ -31,6 +31,7 @@ class Result:
     log_first: Array
     log_count: Array
     log: Array
+    log_gpus: Array  # the GPUs of each record, as bits; empty unless GPUs of a node differ
     measured: Array  # bool: the jobs that metrics speak of
     rejected: dict[int, str]  # job -> why it never ran
     requeued: int
@@ -48,12 +49,28 @@ class Result:
 
     def entries(self) -> tuple[Array, Array, Array]:
         """Who ran where: (job, node, units), one row a pair."""
+        job, at = self._rows()
+        return job, self.log["node"][at].astype(np.int64), self.log["units"][at].astype(np.int64)
+
+    def gpu_types(self) -> tuple[Array, Array]:
+        """GPU types that jobs ran on: (job, type), one row a pair; a job without GPUs has its nodes' first types."""
+        job, at = self._rows()
+        node = self.log["node"][at].astype(np.int64)
+        kind = self.workload.nodes["type"][node]
+        if not self.workload.mixed:
+            return job, kind
+        devices = self.workload.devices[self.workload.node_class[node], :, TYPE]
+        held = (self.log_gpus[at][:, None] >> np.arange(devices.shape[1])[None, :] & 1) == 1
+        row, slot = np.nonzero(held & (devices >= 0))
+        none = ~held.any(axis=1)
+        return np.concatenate([job[row], job[none]]), np.concatenate([devices[row, slot], kind[none]])
+
+    def _rows(self) -> tuple[Array, Array]:
         jobs = np.flatnonzero(self.ran)
         count = self.log_count[jobs]
         job = np.repeat(jobs, count)
         offset = np.arange(len(job)) - np.repeat(np.cumsum(count) - count, count)
-        at = np.repeat(self.log_first[jobs], count) + offset
-        return job, self.log["node"][at].astype(np.int64), self.log["units"][at].astype(np.int64)
+        return job, np.repeat(self.log_first[jobs], count) + offset
 
 
 def result_of(simulation: Simulation, trace: Trace, measured: Array) -> Result:
@@ -74,6 +91,7 @@ def result_of(simulation: Simulation, trace: Trace, measured: Array) -> Result:
         live["log_first"].copy(),
         live["log_count"].astype(np.int64),
         simulation.world["log"],
+        simulation.world["log_gpus"],
         measured,
         rejected,
         int(simulation.world["requeued"]),

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from slurm_rl.errors import SlurmRlError
-from slurm_rl.kernel.arrays import CPU, GPU, GPU_MILLI, MEM, NOW
+from slurm_rl.kernel.arrays import GPU, GPU_MILLI, NOW, PARTS, SHARING, TYPE
+from slurm_rl.kernel.fitting import need_of
 from slurm_rl_sim import state as st
 from slurm_rl_sim.simulation import Simulation
+
+_RESOURCES = ("CPUs", "MB", "GPUs", "other GRES")
 
 
 class StateError(SlurmRlError):
@@ -83,33 +86,50 @@ def _free(simulation: Simulation) -> Iterator[str]:
     nodes, free, used, total, entries = (world[t] for t in ("nodes", "free", "used", "total", "entries"))
     slots = used.shape[2]
     up = 1 - nodes["down"]
-    left = np.stack([nodes[f] * up for f in ("cpu", "mem", "gpu")], axis=1).astype(np.int64)
-    milli = np.where(np.arange(slots)[None, :] < nodes["gpu"][:, None], GPU_MILLI * nodes["down"][:, None], GPU_MILLI)
+    devices = world["devices"][nodes["klass"]][:, :slots]
+    types, parts = devices[:, :, TYPE], devices[:, :, PARTS]
+    has = np.column_stack([*(nodes[f] for f in ("cpu", "mem", "gpu")), world["others"][nodes["klass"]]])
+    left = (has * up[:, None]).astype(np.int64)
+    taken = np.where(types >= 0, parts * nodes["down"][:, None], GPU_MILLI)
     for j in np.flatnonzero(world["live"]["held"]).tolist():
-        request = world["requests"][world["jobs"]["request"][j]]
+        row = int(world["jobs"]["request"][j])
+        request = world["requests"][row]
+        demand = world["demand"][row, world["speed"].shape[1] :] if len(world["demand"]) else np.zeros(0, dtype=int)
         for e in _chain(simulation, int(world["live"]["held"][j])):
             n, units, gpus = (int(entries[f][e]) for f in ("node", "units", "gpus"))
-            left[n, CPU] -= units * request["cpu"]
-            left[n, MEM] -= units * request["mem"]
-            if slots:
-                for k in range(slots):
-                    milli[n, k] += (gpus >> k & 1) * (int(request["share"]) or GPU_MILLI)
-            else:
-                left[n, GPU] -= units * request["gpu"]
+            asked = np.concatenate([[units * int(request["cpu"]), units * int(request["mem"]), 0], units * demand])
+            if len(asked) < left.shape[1]:
+                asked = np.pad(asked, (0, left.shape[1] - len(asked)))
+            if request["exclusive"]:
+                asked = has[n].copy()
+            asked[GPU] = 0 if slots else units * int(request["gpu"])
+            left[n] -= asked
+            for k in range(slots):
+                if gpus >> k & 1:
+                    taken[n, k] += need_of(request, int(parts[n, k])) if request["share"] else int(parts[n, k])
+                    yield from _wrong_gpu(request, n, k, devices[n, k])
     if slots:
-        left[:, GPU] = (milli == 0).sum(axis=1)
-        for n, k in np.argwhere(milli > GPU_MILLI).tolist():
+        left[:, GPU] = (taken == 0).sum(axis=1)
+        for n, k in np.argwhere((types >= 0) & (taken > parts)).tolist():
             yield f"GPU {k} of node {n} is given out twice"
-        for n, k in np.argwhere(milli != used[NOW]).tolist():
-            yield f"GPU {k} of node {n} has {used[NOW, n, k]} thousandths in use, jobs hold {milli[n, k]}"
+        for n, k in np.argwhere(taken != used[NOW]).tolist():
+            yield f"GPU {k} of node {n} has {used[NOW, n, k]} parts in use, jobs hold {taken[n, k]}"
     for n, c in np.argwhere(left < 0).tolist():
-        yield f"node {n} has given out more {('CPUs', 'memory', 'GPUs')[c]} than it has"
+        yield f"node {n} has given out more {_RESOURCES[min(c, 3)]} than it has"
     for n, c in np.argwhere(left != free[NOW]).tolist():
-        yield f"node {n} has {free[NOW, n, c]} {('CPUs', 'MB', 'GPUs')[c]} free, jobs leave {left[n, c]}"
+        yield f"node {n} has {free[NOW, n, c]} {_RESOURCES[min(c, 3)]} free, jobs leave {left[n, c]}"
     for pool in range(len(world["pools"])):
-        sums = left[nodes["pool"] == pool].sum(axis=0)
+        sums = left[nodes["pool"] == pool, :3].sum(axis=0)
         if (sums != total[NOW, pool]).any():
             yield f"pool {pool} has {total[NOW, pool].tolist()} free in sum, its nodes have {sums.tolist()}"
+
+
+def _wrong_gpu(request: np.void, n: int, k: int, device: np.ndarray) -> Iterator[str]:
+    accepted = int(request["accept"])
+    if accepted != -1 and not request["exclusive"] and not accepted >> int(device[TYPE]) & 1:
+        yield f"GPU {k} of node {n} is of a type that its job does not accept"
+    if request["sharing"] and device[SHARING] != request["sharing"]:
+        yield f"GPU {k} of node {n} is not shared as its job asks"
 
 
 def _running(simulation: Simulation) -> Iterator[str]:

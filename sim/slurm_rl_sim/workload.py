@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.kernel.build import Requests
 from slurm_rl.kernel.codes import number
 from slurm_rl.traces.trace import Trace
+
+_NO = ("0", "no", "false", "user", "mcs", "topo")  # of `--exclusive`: those that do not mean whole nodes
 
 
 def sorted_by_id(trace: Trace) -> Trace:
@@ -44,4 +48,23 @@ def requests_of(trace: Trace) -> Requests:
         qos_count=len(trace.qos.names),
         priority=trace.priority,
         deadline=trace.deadline,
+        **_asked(trace),
     )
+
+
+def _asked(trace: Trace) -> dict[str, Any]:
+    """The columns that only some traces have; wishes and constraints share one list of names."""
+    found: dict[str, Any] = {}
+    if "gres" in trace.asked:
+        found |= {"gres": trace.asked["gres"].codes, "gres_names": trace.asked["gres"].names}
+    names: dict[str, int] = {}
+    for column in ("constraint", "prefer"):
+        if column in trace.asked:
+            label = trace.asked[column]
+            table = np.array([*(names.setdefault(n, len(names)) for n in label.names), -1], dtype=np.int32)
+            found[column] = table[label.codes]
+    if "exclusive" in trace.asked:
+        label = trace.asked["exclusive"]
+        yes = np.array([*(n.lower() not in _NO for n in label.names), False])
+        found["exclusive"] = yes[label.codes]
+    return found | {"constraint_names": tuple(names)}

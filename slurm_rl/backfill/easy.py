@@ -9,7 +9,7 @@ import numpy as np
 
 from slurm_rl.backfill.starting import begin, copy_pool, meet, meet_slots, next_fitting, spent, try_start
 from slurm_rl.kernel import tables as t
-from slurm_rl.kernel.arrays import BOTH, CPU, EXTRA, GIVE, GPU, MEM, NEVER, NOW, Record
+from slurm_rl.kernel.arrays import BOTH, CPU, EXTRA, GIVE, GPU, MEM, NEVER, NOW, OTHER, Record
 from slurm_rl.kernel.jit import inlined, kernel
 from slurm_rl.place.capacity import fits_totals
 from slurm_rl.place.catalogue import ROUND_ROBIN
@@ -76,6 +76,8 @@ def _meet_again(w: Record, pool: int, a: int, b: int, target: int, count: int) -
                 least = meet_slots(used, a, b, target, n)
             total[target, pool, c] += least - free[target, n, c]
             free[target, n, c] = least
+        for c in range(OTHER, free.shape[2]):
+            free[target, n, c] = min(free[a, n, c], free[b, n, c])
 
 
 @inlined

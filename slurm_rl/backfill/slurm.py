@@ -15,7 +15,7 @@ from slurm_rl.backfill.none import none_pass
 from slurm_rl.backfill.rows import MORE_ROWS, row_at
 from slurm_rl.backfill.starting import begin
 from slurm_rl.kernel import tables as t
-from slurm_rl.kernel.arrays import CPU, GPU, GPU_MILLI, MEM, NOW, Array, Record
+from slurm_rl.kernel.arrays import CPU, GPU, GPU_MILLI, MEM, NOW, PARTS, Array, Record
 from slurm_rl.kernel.jit import inlined, inner, kernel
 from slurm_rl.place.kernels import call_place, place_job
 
@@ -52,7 +52,9 @@ def _build(w: Record, pool: int, now: int, horizon: int) -> int:
             amount[0, c, GPU] += free[NOW, n, GPU] * GPU_MILLI
         else:
             for k in range(used.shape[2]):
-                amount[0, c, GPU] += GPU_MILLI - used[NOW, n, k]
+                parts = t.devices(w)[c, k, PARTS]
+                if parts > 0:
+                    amount[0, c, GPU] += GPU_MILLI - used[NOW, n, k] * GPU_MILLI // parts
     count = 1
     first = t.pools(w).first_job[pool]
     for i in range(first, first + t.pools(w).running[pool]):

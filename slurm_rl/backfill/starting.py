@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_rl.kernel import tables as t
-from slurm_rl.kernel.arrays import CPU, GPU, MEM, NOW, Array, Record
+from slurm_rl.kernel.arrays import CPU, GPU, MEM, NOW, OTHER, Array, Record
 from slurm_rl.kernel.jit import inlined, inner
 from slurm_rl.place.capacity import fits_totals
 from slurm_rl.place.catalogue import ROUND_ROBIN
@@ -71,7 +71,7 @@ def copy_pool(w: Record, pool: int, source: int, target: int) -> None:
     """Copies a pool's part of one view into another."""
     free, used, total = t.free(w), t.used(w), t.total(w)
     for n in range(t.pools(w).first_node[pool], t.pools(w).last_node[pool]):
-        for c in range(3):
+        for c in range(free.shape[2]):
             free[target, n, c] = free[source, n, c]
         for k in range(used.shape[2]):
             used[target, n, k] = used[source, n, k]
@@ -91,6 +91,8 @@ def meet(w: Record, pool: int, a: int, b: int, target: int) -> None:
         z = min(free[a, n, GPU], free[b, n, GPU])
         if slots > 0:
             z = meet_slots(used, a, b, target, n)
+            for c in range(OTHER, free.shape[2]):
+                free[target, n, c] = min(free[a, n, c], free[b, n, c])
         free[target, n, CPU] = x
         free[target, n, MEM] = y
         free[target, n, GPU] = z

@@ -63,7 +63,7 @@ def fetch(
 
 @app.command()
 def up(
-    nodes: Annotated[str, typer.Option(help="TYPE:GPUS*COUNT[:cpus=N][:mem=GB], comma-separated.")] = _NODES,
+    nodes: Annotated[str, typer.Option(help="TYPE:GPUS*COUNT and options (docs/lab.md), comma-separated.")] = _NODES,
     accounting: Annotated[bool, typer.Option("--accounting", help="With slurmdbd and MariaDB.")] = False,
     plugin: Annotated[str, typer.Option(help="Run the service and its plugin: off, shadow or enforce.")] = "off",
     slurm: Annotated[str, typer.Option(help="A release that lab fetch brought; else the installed one.")] = "",

@@ -10,13 +10,16 @@ from typing import Protocol
 import numpy as np
 
 from slurm_rl.controller.estimates import Finished, KnownRunTimes, RunTimes, predict_all
+from slurm_rl.controller.live_gres import Wanted, fill_devices, gres_of, not_understood
 from slurm_rl.controller.ours import by_hand
 from slurm_rl.controller.scores import multifactor_all
 from slurm_rl.domain.cluster import Cluster, NodeWatts, default_watts, node_classes
+from slurm_rl.domain.constraint import parse_constraint
 from slurm_rl.domain.optout import LeaveAlone
 from slurm_rl.domain.sizes import job_size, weights_by_partition
 from slurm_rl.domain.snapshot import Snapshot
-from slurm_rl.kernel.arrays import NOW, RELEASED, Array
+from slurm_rl.errors import InputError
+from slurm_rl.kernel.arrays import NOW, OTHER, RELEASED, Array
 from slurm_rl.kernel.build import Requests, Speeds, Workload, build
 from slurm_rl.kernel.linking import link_slot
 from slurm_rl.kernel.tables import World
@@ -25,6 +28,7 @@ from slurm_rl.place.speed import SpeedMatrix
 from slurm_rl.policy.catalogue import BY_USER
 from slurm_rl.policy.registry import PolicySpec, settings_for
 from slurm_rl.slurm.model import HistoryJob, PriorityFactors, PriorityWeights, SlurmJob, SlurmNode, SlurmState
+from slurm_rl.slurm.reasons import keeps_back
 from slurm_rl.slurm.text import setting
 
 _FOREVER = 365 * 86_400  # what an unlimited job counts as
@@ -81,24 +85,27 @@ def observe(
     now = int(state.taken)
     speeds = gpus.speeds if gpus is not None else SpeedMatrix({})
     watts = gpus.watts if gpus is not None else default_watts
-    cluster, members = _cluster(state.nodes, state.cluster, speeds, watts)
-    known = set(cluster.partitions)
     waiting = [j for j in state.jobs if j.pending]
+    wanted = Wanted(waiting)
+    cluster, members = _cluster(state.nodes, state.cluster, speeds, watts, wanted)
+    known = set(cluster.partitions)
+    features = {f for n in state.nodes for f in n.features}
     never = {j.job_id: why for j in waiting if (why := never_ours(j, leave_alone))}
-    not_now = {j.job_id: why for j in waiting if (why := why_left_alone(j, state.taken, known))}
+    not_now = {
+        j.job_id: why for j in waiting if (why := why_left_alone(j, state.taken, known) or not_understood(j, features))
+    }
     left_alone = not_now | never
     there = [
         j
         for j in state.jobs
-        if (j.pending and j.job_id not in left_alone)
-        or (j.running and j.partitions and j.partitions[0] in known and j.node_list)
+        if (j.pending and j.job_id not in left_alone) or (j.running and known & set(j.partitions) and j.node_list)
     ]
     jobs = sorted(
-        [*there, *(j for j in besides if j.partitions and j.partitions[0] in known)],
+        [*there, *(j for j in besides if known & set(j.partitions))],
         key=lambda j: (j.submit_time or 0, j.job_id),
     )
-    requests = _requests(jobs, state, now)
-    workload = build(requests, cluster, learn=False, speeds=_own_speeds(jobs, speeds))
+    requests = _requests(jobs, state, now, wanted)
+    workload = build(requests, cluster, learn=False, speeds=_own_speeds(jobs, speeds, cluster))
     pending = np.flatnonzero(np.array([j.pending for j in jobs], dtype=bool))
     volume = workload.requests["volume"][workload.jobs["request"]] if jobs else np.zeros(0)
     for i, j in enumerate(jobs):
@@ -115,11 +122,14 @@ def observe(
         world["live"]["inverse"] = 1.0 / world["jobs"]["limit"]
         world["live"]["spread"] = 0.0
     tiers = {p.name: p.priority_tier for p in state.partitions}
-    tier = np.array([tiers.get(j.partitions[0], 1) for j in jobs], dtype=np.int64)
+    tier = np.array([max(tiers.get(p, 1) for p in j.partitions) for j in jobs], dtype=np.int64)
+    if len(set(tier[pending].tolist())) > 1:
+        world["tiers"] = tier
     pool = workload.requests["pool"][workload.jobs["request"]] if jobs else np.zeros(0, dtype=np.int64)
+    kept_back = frozenset(i for i in pending.tolist() if keeps_back(jobs[i].reason))
     return LiveQueue(
         state=state,
-        snapshot=Snapshot(now, world, pending, _pool_names(world, workload, members)),
+        snapshot=Snapshot(now, world, pending, _pool_names(world, workload, members), kept_back),
         jobs=tuple(jobs),
         base=base,
         site=site,
@@ -135,13 +145,15 @@ def observe(
     )
 
 
-def _own_speeds(jobs: Sequence[SlurmJob], speeds: SpeedMatrix) -> Speeds | None:
-    """Speeds of jobs whose user and name are known to run otherwise than others on some GPU type."""
-    if not speeds.classes:
+def _own_speeds(jobs: Sequence[SlurmJob], speeds: SpeedMatrix, cluster: Cluster) -> Speeds | None:
+    """Speeds of types that share a node, and of jobs whose user and name are known to run otherwise than others."""
+    mixed = any(c.gres for c in cluster.classes)
+    if not speeds.classes and not mixed:
         return None
+    types = {kind: speeds.speed(kind) for kind in cluster.gpu_types} if mixed else {}
     classes = {who: i for i, who in enumerate(speeds.classes)}
     of_job = np.array([classes.get((j.user, j.name), -1) for j in jobs], dtype=np.int64)
-    return Speeds({}, tuple(speeds.classes.values()), of_job)
+    return Speeds(types, tuple(speeds.classes.values()), of_job)
 
 
 def never_ours(job: SlurmJob, leave_alone: LeaveAlone) -> str:
@@ -167,7 +179,7 @@ def why_left_alone(job: SlurmJob, now: float, partitions: set[str]) -> str:
         return "Slurm shows no priority factors of it"
     if job.submit_time is None:
         return "Slurm shows no submit time of it"
-    if not job.partitions or job.partitions[0] not in partitions:
+    if not partitions & set(job.partitions):
         return "its partition has no nodes"
     return ""
 
@@ -206,19 +218,20 @@ def finished_jobs(rows: Iterable[HistoryJob], nodes: Iterable[SlurmNode]) -> lis
 
 
 def _cluster(
-    nodes: Iterable[SlurmNode], name: str, speeds: SpeedMatrix, watts: NodeWatts
+    nodes: Iterable[SlurmNode], name: str, speeds: SpeedMatrix, watts: NodeWatts, wanted: Wanted
 ) -> tuple[Cluster, list[SlurmNode]]:
     """The nodes as classes of equals, and the nodes in the order in which the classes number them."""
-    found = node_classes(nodes, speed=speeds.speed, watts=watts)
+    found = node_classes(nodes, speed=speeds.speed, watts=watts, gres=gres_of, features=wanted.of_node)
     members = list(itertools.chain.from_iterable(same for _, same in found))
     return Cluster(name, tuple(c for c, _ in found)), members
 
 
-def _requests(jobs: list[SlurmJob], state: SlurmState, now: int) -> Requests:
+def _requests(jobs: list[SlurmJob], state: SlurmState, now: int, wanted: Wanted) -> Requests:
     types = {t for node in state.nodes for t in node.gpus if t}
     most = {p.name: p.max_time for p in state.partitions}
-    tables: list[dict[str, int]] = [{} for _ in range(6)]
-    users, accounts, names, qos, partitions, kinds = tables
+    tables: list[dict[str, int]] = [{} for _ in range(8)]
+    users, accounts, names, qos, partitions, kinds, gres, constraints = tables
+    ahead = {p.name: (-p.priority_tier, -p.priority_job_factor) for p in state.partitions}
 
     def code(table: dict[str, int], value: str) -> int:
         return table.setdefault(value, len(table)) if value else -1
@@ -227,14 +240,20 @@ def _requests(jobs: list[SlurmJob], state: SlurmState, now: int) -> Requests:
         return np.fromiter(values, dtype=dtype, count=len(jobs))
 
     gpu_type = column((code(kinds, _gpu_type(j, types)) for j in jobs), np.int32)
-    partition = column((code(partitions, j.partitions[0]) for j in jobs), np.int32)
+    # Of several partitions, Slurm tries the one of the highest tier first.
+    several = [sorted(j.partitions, key=lambda p: ahead.get(p, (0, 0))) for j in jobs]
+    partition = column((code(partitions, ",".join(p)) for p in several), np.int32)
+    asked = column((code(gres, j.gres) for j in jobs), np.int32)
+    constraint = column((code(constraints, wanted.constraint(j)) if j.pending else -1 for j in jobs), np.int32)
+    prefer = column((code(constraints, _wish(j)) for j in jobs), np.int32)
+    exclusive = np.array([j.exclusive for j in jobs], dtype=bool)
     return Requests(
         submit=column(min(j.submit_time or now, now) for j in jobs),
-        limit=column(j.time_limit or most.get(j.partitions[0]) or _FOREVER for j in jobs),
+        limit=column(j.time_limit or most.get(p[0]) or _FOREVER for j, p in zip(jobs, several, strict=True)),
         gpus=column((j.gpu_count for j in jobs), np.float64),
         gpu_type=gpu_type,
         gpu_type_names=tuple(kinds),
-        nodes=column((max(j.nodes, 1) for j in jobs), np.int32),
+        nodes=column((max(j.nodes, len(set(j.required_nodes)) if j.pending else 0, 1) for j in jobs), np.int32),
         cpus=column((j.cpus for j in jobs), np.float64),
         mem_gb=column((j.mem_mb / 1024 for j in jobs), np.float64),
         partition=partition,
@@ -248,7 +267,21 @@ def _requests(jobs: list[SlurmJob], state: SlurmState, now: int) -> Requests:
         qos_count=len(qos),
         priority=column((-j.nice for j in jobs), np.float64),
         deadline=np.full(len(jobs), -1, dtype=np.int64),
+        gres=asked if gres else None,
+        gres_names=tuple(gres),
+        constraint=constraint if (constraint >= 0).any() else None,
+        prefer=prefer if (prefer >= 0).any() else None,
+        constraint_names=tuple(constraints),
+        exclusive=exclusive if exclusive.any() else None,
     )
+
+
+def _wish(job: SlurmJob) -> str:
+    """What a waiting job would rather have; "" if that is nothing, or is not understood."""
+    try:
+        return job.prefer if job.pending and parse_constraint(job.prefer) else ""
+    except InputError:
+        return ""
 
 
 def _gpu_type(job: SlurmJob, types: set[str]) -> str:
@@ -318,6 +351,9 @@ def _world(
     world["pools"]["change"] = RELEASED  # every pool gets a scheduling pass
     _fill_nodes(world, wl, members)
     _hold_running(world, wl, jobs, members, now)
+    if world["used"].shape[2] > 0:
+        fill_devices(world, wl, members, jobs)
+    _sum_pools(world)
     return world
 
 
@@ -336,13 +372,18 @@ def _fill_nodes(world: World, wl: Workload, members: list[SlurmNode]) -> None:
         node = members[number]
         if not node.usable:
             world["nodes"]["down"][n] = 1
+            free[:, n, :] = 0
             continue
         gpus = sum(node.gpus.values()) - sum(node.gpus_allocated.values())
         unused = (node.cpus - node.cpus_allocated, node.mem_mb - node.mem_mb_allocated, gpus)
-        free[:, n, :] = np.maximum(unused, 0)
+        free[:, n, :OTHER] = np.maximum(unused, 0)
+
+
+def _sum_pools(world: World) -> None:
+    free = world["free"]
     for pool in range(len(world["pools"])):
         mine = world["nodes"]["pool"] == pool
-        world["total"][:, pool, :] = free[NOW][mine].sum(axis=0)
+        world["total"][:, pool, :] = free[NOW][mine, :OTHER].sum(axis=0)
 
 
 def _hold_running(world: World, wl: Workload, jobs: list[SlurmJob], members: list[SlurmNode], now: int) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from slurm_rl.domain.gres import NodeGres, node_gres, slice_of
 from slurm_rl.domain.jsonfile import read_json
 from slurm_rl.errors import InputError, unknown_name
 
@@ -43,7 +44,10 @@ KNOWN_GPUS = {
 _NODE_WATTS_IDLE = 150.0  # a dual-socket server without its GPUs
 _NODE_WATTS_BUSY = 450.0
 MOST_NODES = 1_000_000  # larger than any site; each is a row of several tables
-_KEYS = {"count", "gpu_type", "gpus", "cpus", "mem_gb", "partition", "speed", "watts_idle", "watts_busy"}
+_KEYS = {"count", "gpu_type", "gpus", "cpus", "mem_gb", "partition", "speed", "watts_idle", "watts_busy"} | {
+    "gres",
+    "features",
+}
 _REMARKS = {"note", "comment", "name"}  # for people
 
 
@@ -60,10 +64,37 @@ class NodeClass:
     speed: float = 1.0
     watts_idle: float = _NODE_WATTS_IDLE
     watts_busy: float = _NODE_WATTS_BUSY
+    gres: tuple[tuple[str, int], ...] = ()  # "gpu:a100" -> 4, "shard" -> 16 …; () where GPUs of one type are all
+    features: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """`gres` says which GPUs there are; their number and first type follow from it."""
+        if self.gres:
+            devices = self.has.devices
+            object.__setattr__(self, "gpus", len(devices))
+            object.__setattr__(self, "gpu_type", devices[0].type if devices else "")
 
     @property
     def partitions(self) -> tuple[str, ...]:
         return tuple(p.strip() for p in self.partition.split(",") if p.strip())
+
+    @property
+    def has(self) -> NodeGres:
+        """The GRES of one node."""
+        return node_gres(dict(self.gres) or {f"gpu:{self.gpu_type}": self.gpus})
+
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        """Types of its GPUs and slices; () without any, "" is a type without a name."""
+        return self.has.types if self.gres else (self.gpu_type,) * bool(self.gpus)
+
+    def speed_of(self, gpu_type: str) -> float:
+        """`speed` is that of a whole GPU of the first type; others are as much faster as published."""
+        if not self.gres:
+            return self.speed
+        first = slice_of(self.gpu_type)
+        whole = published_speed(first.parent if first else self.gpu_type)
+        return round(self.speed * published_speed(gpu_type) / whole, 6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +118,7 @@ class Cluster:
 
     @property
     def gpu_types(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(c.gpu_type for c in self.classes if c.gpus and c.gpu_type))
+        return tuple(dict.fromkeys(t for c in self.classes for t in c.gpu_types if t))
 
 
 # Idle and busy watts of a node, by its GPU type and how many GPUs of it there are.
@@ -101,8 +132,26 @@ def default_watts(gpu_type: str, gpus: int) -> tuple[float, float]:
     return _NODE_WATTS_IDLE + gpus * gpu.watts_idle, _NODE_WATTS_BUSY + gpus * gpu.watts_busy
 
 
+def gres_watts(gres: NodeGres) -> tuple[float, float]:
+    """Idle and busy watts of a node: a slice draws its share of its parent's compute."""
+    idle, busy = _NODE_WATTS_IDLE, _NODE_WATTS_BUSY
+    for device in gres.devices:
+        part = slice_of(device.type)
+        one = default_watts(part.parent if part else device.type, 1)
+        share = part.compute if part else 1.0
+        idle += share * (one[0] - _NODE_WATTS_IDLE)
+        busy += share * (one[1] - _NODE_WATTS_BUSY)
+    return idle, busy
+
+
 def published_speed(gpu_type: str) -> float:
-    """A type's training throughput by its vendor's figures, V100 = 1; 1 for a type that nobody has described."""
+    """A type's training throughput by its vendor's figures, V100 = 1; 1 for a type that nobody has described.
+
+    A slice has its share of its parent's compute units.
+    """
+    part = slice_of(gpu_type)
+    if part is not None:
+        return part.compute * published_speed(part.parent)
     name = gpu_type.upper()
     known = max((k for k in KNOWN_GPUS if name.startswith(k)), key=len, default="")
     return KNOWN_GPUS[known].speed if known else 1.0
@@ -124,26 +173,42 @@ class SiteNode(Protocol):
 N = TypeVar("N", bound=SiteNode)
 
 
+Gres = tuple[tuple[str, int], ...]
+_Alike = tuple[str, int, int, int, str, Gres, tuple[str, ...]]
+
+
+def _nothing(_node: object) -> tuple[()]:
+    return ()
+
+
 def node_classes(
     nodes: Iterable[N],
     partitions: Collection[str] = (),
     speed: Callable[[str], float] = published_speed,
     watts: NodeWatts = default_watts,
+    *,
+    gres: Callable[[N], Gres] = _nothing,
+    features: Callable[[N], tuple[str, ...]] = _nothing,
 ) -> list[tuple[NodeClass, list[N]]]:
     """Nodes of these partitions (all, if none is named) as classes of equals, each with its nodes, as they come.
 
-    A node with GPUs of several types counts as one of the first.
+    `gres` gives all kinds that a node has, or nothing where it has GPUs of one type alone.
     """
-    alike: dict[tuple[str, int, int, int, str], list[N]] = {}
+    alike: dict[_Alike, list[N]] = {}
     for node in nodes:
         where = ",".join(p for p in node.partitions if not partitions or p in partitions)
         if where:
             kind = next((t for t, count in sorted(node.gpus.items()) if t and count), "")
-            alike.setdefault((kind, sum(node.gpus.values()), node.cpus, node.mem_mb, where), []).append(node)
-    return [
-        (NodeClass(len(same), kind, gpus, cpus, mem / 1024, where, speed(kind), *watts(kind, gpus)), same)
-        for (kind, gpus, cpus, mem, where), same in alike.items()
-    ]
+            key = (kind, sum(node.gpus.values()), node.cpus, node.mem_mb, where, gres(node), features(node))
+            alike.setdefault(key, []).append(node)
+    found = []
+    for (kind, gpus, cpus, mem, where, has, words), same in alike.items():
+        draws = gres_watts(node_gres(dict(has))) if has else watts(kind, gpus)
+        first = next((name.partition(":")[2] for name, _ in has if name.startswith("gpu:")), kind)
+        part = slice_of(first)
+        fast = speed(part.parent if part else first)
+        found.append((NodeClass(len(same), kind, gpus, cpus, mem / 1024, where, fast, *draws, has, words), same))
+    return found
 
 
 def read_cluster(path: str | Path) -> Cluster:
@@ -188,10 +253,21 @@ def _node_class(row: object, where: str, file: str) -> NodeClass:
     if gpus > 64:
         raise InputError(f"{where}: gpus must be ≤ 64 per node, got {gpus}", file=file)
     gpu_type = str(row.get("gpu_type") or "")
+    gres = _gres(row.get("gres") or {}, where, file)
+    features = row.get("features") or []
+    if not isinstance(features, list) or not all(isinstance(f, str) and f for f in features):
+        raise InputError(f"{where}: features must be a list of names, got {features!r}", file=file)
     partition = str(row.get("partition") or "batch")
     if not any(p.strip() for p in partition.split(",")):
         raise InputError(f"{where}: partition must name at least one, got {partition!r}", file=file)
     idle, busy = default_watts(gpu_type, gpus)
+    if gres:
+        has = node_gres(dict(gres), where)
+        if row.get("gpus") not in ("", None, len(has.devices)):
+            raise InputError(f"{where}: gres has {len(has.devices)} GPUs and slices, gpus says {gpus}", file=file)
+        if gpu_type and gpu_type not in has.types:
+            raise InputError(f"{where}: gres has no gpu:{gpu_type}, which gpu_type names", file=file)
+        idle, busy = gres_watts(has)
     speed = number("speed", 0.0, 1.0) or 0.0
     if speed <= 0:
         raise InputError(f"{where}: speed must be > 0, got {row['speed']!r}", file=file)
@@ -205,7 +281,23 @@ def _node_class(row: object, where: str, file: str) -> NodeClass:
         speed=speed,
         watts_idle=number("watts_idle", 0, idle) or 0.0,
         watts_busy=number("watts_busy", 0, busy) or 0.0,
+        gres=gres,
+        features=tuple(dict.fromkeys(features)),
     )
+
+
+def _gres(value: object, where: str, file: str) -> tuple[tuple[str, int], ...]:
+    """The key `gres`: counts by kind."""
+    if not isinstance(value, dict):
+        raise InputError(f'{where}: gres must be an object like {{"gpu:a100": 4}}, got {value!r}', file=file)
+    for name, count in value.items():
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 2**31:
+            raise InputError(f"{where}: gres {name} must be a whole number ≥ 0, got {count!r}", file=file)
+    try:
+        node_gres(value, where)
+    except InputError as error:
+        raise InputError(error.message, file=file) from None
+    return tuple(value.items())
 
 
 def write_cluster(cluster: Cluster, path: str | Path) -> None:
@@ -222,6 +314,8 @@ def write_cluster(cluster: Cluster, path: str | Path) -> None:
             "watts_idle": c.watts_idle,
             "watts_busy": c.watts_busy,
         }
+        | ({"gres": dict(c.gres)} if c.gres else {})
+        | ({"features": list(c.features)} if c.features else {})
         for c in cluster.classes
     ]
     path = Path(path)

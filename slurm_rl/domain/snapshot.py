@@ -20,6 +20,7 @@ class Snapshot:
     world: World
     pending: Array  # jobs that wait, ascending
     pools: tuple[str, ...] = ()  # each pool's partitions, for those who keep something by pool
+    kept_back: frozenset[int] = frozenset()  # of these, jobs that a limit keeps from starting: ordered, never started
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,13 @@ REQUEST = np.dtype(
         ("mem", "i8"),  # MB a unit
         ("gpu", "i8"),  # whole GPUs a unit
         ("share", "i8"),  # thousandths of one GPU a unit; 0 unless the request is below one GPU
+        ("shards", "i8"),  # … in parts of a GPU that its node cuts into shards; 0: in thousandths
+        ("sharing", "i8"),  # which way of sharing these parts are of; 0: none
+        ("accept", "i8"),  # GPU types that will do, as bits; read where `careful`
+        ("careful", "i8"),  # 1: a node's GPUs must be looked at one by one, or its other GRES
+        ("exact", "i8"),  # 1: the table `demand` says how many GPUs of which type
+        ("exclusive", "i8"),  # 1: it takes whole nodes
+        ("chain", "i8"),  # row in `node_sets`: sets of nodes that are tried one after the other; -1: its kind alone
         ("kind", "i8"),  # which nodes it may use
         ("row", "i8"),  # of the speed table
         ("alone", "i8"),  # 1: nodes of a single GPU type could hold it
@@ -83,7 +90,8 @@ NODE = np.dtype(
     ],
     align=True,
 )
-CPU, MEM, GPU = range(3)  # columns of what is free
+CPU, MEM, GPU, OTHER = range(4)  # columns of what is free; other GRES from OTHER on
+TYPE, PARTS, SHARING, NAME = range(4)  # columns of the table `devices`; NAME: the first type of the same name
 # What has happened in a pool since its last pass, the greater the more: jobs arrived behind the head, there is a new
 # head, something was released.
 ARRIVED, NEW_HEAD, RELEASED = np.arange(1, 4)
@@ -203,6 +211,7 @@ SCALARS = [
     ("source", "i8"),  # where estimates come from
     ("by_remaining", "i8"),  # 1: preemption compares remaining run times, 0: priorities
     ("placer", "i8"),  # of the placement, by its place in the catalogue
+    ("mixed", "i8"),  # 1: some node has GPUs of several types
     ("by_type", "i8"),  # 1: the placement prefers GPU types, which changes with the queue
     ("planned", "i8"),  # 1: the placement follows hints
     ("backfill", "i8"),  # of the rule, by its place in the catalogue

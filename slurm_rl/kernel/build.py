@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from slurm_rl.domain.cluster import Cluster
 from slurm_rl.domain.sizes import GROUP_LEVELS, gpus_per_cpu, group_columns, job_size, pools_of
-from slurm_rl.kernel.arrays import GPU_MILLI, JOB, LEVELS, NODE, POOL, REQUEST, UNLIMITED, UNLIMITED_MB, Array
+from slurm_rl.kernel.arrays import GPU_MILLI, JOB, LEVELS, NODE, POOL, REQUEST, TYPE, UNLIMITED, UNLIMITED_MB, Array
+from slurm_rl.kernel.asks import Asks, sharing_code
 from slurm_rl.kernel.codes import number
+from slurm_rl.kernel.devices import Devices, read_devices
+from slurm_rl.kernel.eligible import Kinds, accepted_types, find_kinds
+from slurm_rl.kernel.fitting import Fitting
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class Requests:
     nodes: Array
     cpus: Array  # float64 total
     mem_gb: Array  # float64 total
-    partition: Array  # codes into partition_names
+    partition: Array  # codes into partition_names; a name "a,b" means either, a first
     partition_names: tuple[str, ...]
     user: Array
     users: int
@@ -37,6 +41,13 @@ class Requests:
     priority: Array
     deadline: Array
     nice: Array | None = None
+    # What some jobs ask for besides (docs/gres.md); None: nobody does.
+    gres: Array | None = None  # codes into gres_names: GRES of each node, as `--gres` has it
+    gres_names: tuple[str, ...] = ()
+    constraint: Array | None = None  # codes into constraint_names …
+    prefer: Array | None = None  # … as are wishes
+    constraint_names: tuple[str, ...] = ()
+    exclusive: Array | None = None  # bool: whole nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +63,7 @@ class Workload:
     class_ptr: Array
     class_list: Array
     speed: Array
-    slots: int  # GPUs tracked one by one on each node: 0 unless some job asks for a share
+    slots: int  # GPUs told apart on each node: 0 unless a job asks for a share or a whole node, or GPUs differ
     pools: Array  # POOL
     node_class: Array  # class of each node
     node_number: Array  # its number in the order of the cluster file
@@ -62,7 +73,23 @@ class Workload:
     accounts: int
     groups: int  # of the run-time estimator
     reference_speed: Array  # float64 [jobs] of the GPU type that a job's run time was measured on
+    devices: Array  # [classes, slots, 4] type, parts, sharing and name of each GPU
+    others: Array  # [classes, kinds of other GRES]
+    other_names: tuple[str, ...]
+    demand: Array  # [requests, GPU types + kinds of other GRES]
+    node_sets: Array  # [rows, 2] kind, next row
+    mixed: bool  # some node has GPUs of several types
     rejected: dict[int, str]  # job -> why it can never run here
+
+    @property
+    def node_speed(self) -> Array:
+        """Of each node: the mean of its GPUs' speeds."""
+        if not self.mixed:
+            return np.asarray(self.speed[0, self.nodes["type"]])
+        types = self.devices[:, :, TYPE]
+        there = types >= 0
+        mean = np.where(there, self.speed[0, types], 0.0).sum(axis=1) / np.maximum(there.sum(axis=1), 1)
+        return np.where(there.any(axis=1), mean, 1.0)[self.node_class]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +103,20 @@ class Speeds:
 
 def build(requests: Requests, cluster: Cluster, *, learn: bool = True, speeds: Speeds | None = None) -> Workload:
     """Compiles requests for a cluster; `learn` says whether the estimator's groups are needed."""
-    part = _nodes(cluster)
-    partition, rejected_partition = _partitions(requests, cluster)
+    lists, listing, bad_partition = _partitions(requests, cluster)
+    part = _nodes(cluster, lists)
+    asks = Asks(requests, part.devices)
+    requests = replace(requests, gpus=asks.gpus(requests.gpus, requests.nodes), **asks.gpu_type(requests))
+    partition = np.array([names[0] for names in lists], dtype=np.int32)[listing]
     speed, row = _speeds(requests, part, speeds)
-    request_of, raw = _distinct(requests, partition, row)
-    kinds, kind_count = number(partition, requests.gpu_type, requests.gpus > 0)
+    kinds, kind_count = number(listing, requests.gpu_type, requests.gpus > 0, *asks.of_kind)
+    request_of, raw = _distinct(requests, kinds, row, asks)
     first = np.zeros(kind_count, dtype=np.int64)
     first[kinds[::-1]] = np.arange(len(kinds))[::-1]
-    kind_nodes = [
-        _eligible(cluster, part, int(partition[i]), _type_name(requests, int(i)), bool(requests.gpus[i] > 0))
-        for i in first
-    ]
-    kind_ptr = np.concatenate([[0], np.cumsum([len(k) for k in kind_nodes])]).astype(np.int64)
-    kind_classes = [np.unique(part.node_class[k]) for k in kind_nodes]
-    slots = 0
-    if bool(np.any(raw["share"] > 0)):
-        slots = max((c.gpus for c in cluster.classes), default=0)
+    found = find_kinds(requests, asks, cluster, part.node_class, lists, listing, first)
+    kind_ptr = np.concatenate([[0], np.cumsum([len(k) for k in found.nodes])]).astype(np.int64)
+    mixed = bool(part.devices.mixed.any())
+    slots = part.devices.slots if mixed or asks.tracked or bool(np.any(raw["share"] > 0)) else 0
     nodes = part.nodes
     count = len(part.pool_nodes) - 1
     pool_gpus = np.bincount(nodes["pool"], weights=nodes["gpu"], minlength=count)
@@ -103,6 +128,8 @@ def build(requests: Requests, cluster: Cluster, *, learn: bool = True, speeds: S
     distinct["row"] = row[raw["first"]]
     distinct["pool"] = part.partition_pool[partition[raw["first"]]]
     distinct["misfit"] = distinct["misfit_both"] = distinct["fitted"] = -1
+    demand = asks.demand(raw["first"], part.type_names)
+    _special(distinct, requests, asks, found, part, demand, raw["first"])
     gpu_size = distinct["units"] * (distinct["gpu"] + distinct["share"] / GPU_MILLI)
     weight = gpus_per_cpu(pool_gpus, pool_cpus)
     cpus = distinct["units"] * distinct["cpu"].astype(np.float64)
@@ -136,9 +163,9 @@ def build(requests: Requests, cluster: Cluster, *, learn: bool = True, speeds: S
         distinct,
         nodes,
         kind_ptr,
-        (np.concatenate(kind_nodes) if kind_nodes else np.zeros(0)).astype(np.int64),
-        np.concatenate([[0], np.cumsum([len(k) for k in kind_classes])]).astype(np.int64),
-        (np.concatenate(kind_classes) if kind_classes else np.zeros(0)).astype(np.int64),
+        (np.concatenate(found.nodes) if found.nodes else np.zeros(0)).astype(np.int64),
+        np.concatenate([[0], np.cumsum([len(k) for k in found.classes])]).astype(np.int64),
+        (np.concatenate(found.classes) if found.classes else np.zeros(0)).astype(np.int64),
         speed,
         slots,
         pools,
@@ -150,15 +177,42 @@ def build(requests: Requests, cluster: Cluster, *, learn: bool = True, speeds: S
         max(requests.accounts, 1),
         groups,
         _reference_speed(requests, part, speed, row),
+        part.devices.table,
+        part.devices.others,
+        part.devices.other_names,
+        demand,
+        found.node_sets,
+        mixed,
         {},
     )
-    workload.rejected.update(_rejections(workload, requests, rejected_partition))
+    workload.rejected.update(_rejections(workload, requests, asks, found, raw["first"], bad_partition))
     return workload
 
 
-def _type_name(requests: Requests, i: int) -> str:
-    code = int(requests.gpu_type[i])
-    return requests.gpu_type_names[code] if code >= 0 else ""
+def _special(
+    distinct: Array, requests: Requests, asks: Asks, kinds: Kinds, part: _NodePart, demand: Array, first: Array
+) -> None:
+    """Writes what requests say of single GPUs, shards, other GRES, whole nodes and several sets of nodes."""
+    distinct["chain"] = kinds.chain[distinct["kind"]]
+    distinct["exclusive"] = asks.exclusive[first]
+    distinct["careful"] = (distinct["share"] > 0) | asks.exclusive[first]
+    mixed = part.devices.mixed
+    distinct["accept"] = -1  # whatever its nodes have
+    if not asks.any and not mixed.any():
+        return
+    named = any(part.type_names)
+    for i, job in enumerate(first.tolist()):
+        ask, request = asks.gres(job), distinct[i]
+        code = int(requests.gpu_type[job])
+        wanted = accepted_types(requests.gpu_type_names[code] if code >= 0 else "", ask) if named else set()
+        good = [not wanted or name.upper() in wanted for name in part.type_names]
+        if mixed.any():
+            request["accept"] = sum(1 << t for t, fits in enumerate(good) if fits)
+        if request["share"] > 0:
+            request["shards"], request["sharing"] = ask.shares, sharing_code(ask)
+        request["exact"] = len(ask.types) > 1
+        on_mixed = request["gpu"] + request["share"] > 0 and bool(mixed[kinds.classes[int(request["kind"])]].any())
+        request["careful"] |= bool(on_mixed or ask.shares or ask.others or request["exact"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +225,14 @@ class _NodePart:
     type_names: tuple[str, ...]
     partitions: tuple[str, ...]
     partition_pool: Array
+    devices: Devices
 
 
-def _nodes(cluster: Cluster) -> _NodePart:
-    """Nodes sorted by pool."""
+def _nodes(cluster: Cluster, lists: tuple[tuple[int, ...], ...]) -> _NodePart:
+    """Nodes sorted by pool; partitions that a job names together are one pool, too."""
     partitions = cluster.partitions
-    pool = pools_of(partitions, (c.partitions for c in cluster.classes))
+    together = [*(c.partitions for c in cluster.classes), *([partitions[p] for p in names] for names in lists)]
+    pool = pools_of(partitions, together)
     count = len(set(pool.values()))
     partition_pool = np.array([pool[p] for p in partitions], dtype=np.int32)
     counts = np.array([c.count for c in cluster.classes])
@@ -186,7 +242,8 @@ def _nodes(cluster: Cluster) -> _NodePart:
     class_of = class_of[order]
     # A GPU type is a name at a speed: classes of one name and different speeds count as different types.
     types: dict[tuple[str, float], int] = {("", 1.0): 0}
-    type_of = np.array([types.setdefault((c.gpu_type, c.speed), len(types)) for c in cluster.classes])
+    type_of = np.array([types.setdefault((c.gpu_type, c.speed_of(c.gpu_type)), len(types)) for c in cluster.classes])
+    devices = read_devices(cluster, types)
     speeds = np.array([speed for _, speed in types])
 
     nodes = np.zeros(len(class_of), dtype=NODE)
@@ -206,17 +263,26 @@ def _nodes(cluster: Cluster) -> _NodePart:
         tuple(name for name, _ in types),
         partitions,
         partition_pool,
+        devices,
     )
 
 
-def _partitions(requests: Requests, cluster: Cluster) -> tuple[Array, Array]:
-    """Each job's partition; a blank one is the cluster's first, and a lone partition takes every name."""
+def _partitions(requests: Requests, cluster: Cluster) -> tuple[tuple[tuple[int, ...], ...], Array, Array]:
+    """Lists of partitions, each job's list, and jobs whose partition nobody knows.
+
+    A blank one is the cluster's first, and a lone partition takes every name.
+    """
     names = cluster.partitions
     index = {p: i for i, p in enumerate(names)}
-    fallback = 0 if len(names) == 1 else -1
-    table = np.array([*(index.get(p, fallback) for p in requests.partition_names), 0], dtype=np.int32)
-    codes = table[requests.partition]  # code -1 picks the last entry: the default partition
-    return np.maximum(codes, 0), codes < 0
+    lists: dict[tuple[int, ...], int] = {(0,): 0}
+    table = []
+    for name in (*requests.partition_names, names[0]):  # code -1 picks the last entry: the default partition
+        known = tuple(dict.fromkeys(index[p] for p in name.split(",") if p in index))
+        if not known:
+            known = (index[name],) if name in index else ((0,) if len(names) == 1 else ())
+        table.append(lists.setdefault(known, len(lists)) if known else -1)
+    codes = np.array(table, dtype=np.int32)[requests.partition]
+    return tuple(lists), np.maximum(codes, 0), codes < 0
 
 
 def _speeds(requests: Requests, part: _NodePart, speeds: Speeds | None) -> tuple[Array, Array]:
@@ -236,18 +302,7 @@ def _speeds(requests: Requests, part: _NodePart, speeds: Speeds | None) -> tuple
     return np.ascontiguousarray(np.vstack(table)), row
 
 
-def _room(s: np.void, nodes: Array) -> Array:
-    """How many units of a request each empty node holds."""
-    room = np.full(len(nodes), min(int(s["per_node"]), int(s["units"])), dtype=np.int64)
-    for field in ("cpu", "mem", "gpu"):
-        if s[field] > 0:
-            room = np.minimum(room, nodes[field] // s[field])
-    if s["share"] > 0:
-        room = np.minimum(room, nodes["gpu"] * (GPU_MILLI // int(s["share"])))
-    return room
-
-
-def _distinct(requests: Requests, partition: Array, row: Array) -> tuple[Array, dict[str, Array]]:
+def _distinct(requests: Requests, kind: Array, row: Array, asks: Asks) -> tuple[Array, dict[str, Array]]:
     gpus = requests.gpus
     share = np.where((gpus > 0) & (gpus < 1), np.ceil(gpus * GPU_MILLI - 1e-9), 0).astype(np.int64)
     whole = np.where(gpus >= 1, np.ceil(gpus - 1e-9), 0).astype(np.int64)
@@ -262,27 +317,14 @@ def _distinct(requests: Requests, partition: Array, row: Array) -> tuple[Array, 
     gpu = np.where(whole > 0, whole // units, 0)
     cpu = np.where(cpus >= units, -(-cpus // units), 0)
     memory = -(-mem // units)
-    units, per_node, cpu = (np.minimum(v, UNLIMITED + 1) for v in (units, per_node, cpu))
-    memory = np.minimum(memory, UNLIMITED_MB + 1)
-    kind, _ = number(partition, requests.gpu_type, gpus > 0)
-    codes, count = number(units, per_node, cpu, memory, gpu, share, kind, row)
+    raw = {"units": units, "per_node": per_node, "cpu": cpu, "mem": memory, "gpu": gpu, "share": share}
+    asks.reshape(raw, whole, cpus, mem, nodes)
+    for field, most in (("units", UNLIMITED), ("per_node", UNLIMITED), ("cpu", UNLIMITED), ("mem", UNLIMITED_MB)):
+        raw[field] = np.minimum(raw[field], most + 1)
+    codes, count = number(*raw.values(), kind, row, *asks.of_request)
     first = np.zeros(count, dtype=np.int64)
     first[codes[::-1]] = np.arange(len(codes))[::-1]
-    raw = {"units": units, "per_node": per_node, "cpu": cpu, "mem": memory, "gpu": gpu, "share": share}
     return codes, {k: v[first] for k, v in raw.items()} | {"first": first}
-
-
-def _eligible(cluster: Cluster, part: _NodePart, partition: int, wanted: str, needs_gpu: bool) -> Array:
-    """Nodes of the partition that have an acceptable GPU type; where no node names its type, any GPU will do."""
-    name = part.partitions[partition]
-    accepted = {t.strip().upper() for t in wanted.split("|") if t.strip()}
-    typed = any(c.gpu_type for c in cluster.classes if c.gpus)
-    good = [
-        name in c.partitions
-        and (not needs_gpu or (c.gpus > 0 and (not accepted or not typed or c.gpu_type.upper() in accepted)))
-        for c in cluster.classes
-    ]
-    return np.flatnonzero(np.array(good)[part.node_class]).astype(np.int32)
 
 
 def _groups(requests: Requests, size: Array, group: Array) -> int:
@@ -304,32 +346,37 @@ def _reference_speed(requests: Requests, part: _NodePart, speed: Array, row: Arr
     return np.where((requests.gpus > 0) & (column >= 0), speed[row, column], 1.0)
 
 
-def _rejections(workload: Workload, requests: Requests, bad_partition: Array) -> dict[int, str]:
+def _rejections(
+    workload: Workload, requests: Requests, asks: Asks, kinds: Kinds, first: Array, bad_partition: Array
+) -> dict[int, str]:
     """Jobs that no empty cluster could run, each with its reason; marks requests that one GPU type could hold."""
     rejected: dict[int, str] = {}
     for j in np.flatnonzero(bad_partition).tolist():
         rejected[j] = f"unknown partition {requests.partition_names[int(requests.partition[j])]!r}"
-    nodes = workload.nodes
+    wl = workload
+    fitting = Fitting(wl.requests, wl.nodes, wl.demand, wl.devices, wl.others, wl.speed.shape[1])
     reasons: dict[int, str] = {}
-    of_kind: dict[int, Array] = {}
-    for i, s in enumerate(workload.requests):
-        kind = int(s["kind"])
-        if kind not in of_kind:
-            of_kind[kind] = nodes[workload.kind_node[workload.kind_ptr[kind] : workload.kind_ptr[kind + 1]]]
-        mine = of_kind[kind]
-        room = _room(s, mine)
-        workload.requests["alone"][i] = np.bincount(mine["type"], weights=room).max(initial=0) >= s["units"]
-        if int(room.sum()) < s["units"]:
-            reasons[i] = _reason(s, len(mine), int(room.sum()))
+    for i, s in enumerate(wl.requests):
+        most, alone = 0, True
+        for kind in kinds.sets(int(s["kind"])):
+            room, by_type = fitting.room(i, kinds.nodes[kind])
+            most = max(most, room)
+            if room >= s["units"]:
+                alone = alone and bool(by_type.max(initial=0) >= s["units"])
+        wl.requests["alone"][i] = alone and most >= s["units"]
+        problem = asks.problem(int(first[i])) if asks.any else ""
+        if problem or most < s["units"]:
+            reasons[i] = problem or _reason(s, len(kinds.nodes[int(s["kind"])]), most, special=asks.any)
     if reasons:
         for j in np.flatnonzero(np.isin(workload.jobs["request"], list(reasons))).tolist():
             rejected.setdefault(j, reasons[int(workload.jobs["request"][j])])
     return rejected
 
 
-def _reason(request: np.void, eligible: int, room: int) -> str:
+def _reason(request: np.void, eligible: int, room: int, *, special: bool) -> str:
     if eligible == 0:
-        return "no node of its partition has an acceptable GPU type"
+        what = "the GPU type, GRES or features that it asks for" if special else "an acceptable GPU type"
+        return f"no node of its partition has {what}"
     asks = (("gpu", "GPU", "GPUs"), ("cpu", "CPU", "CPUs"), ("mem", "MB", "MB"))
     each = ", ".join(f"{int(request[f])} {one if request[f] == 1 else many}" for f, one, many in asks if request[f] > 0)
     if request["share"] > 0:

@@ -30,11 +30,13 @@ from slurm_rl.kernel.arrays import (
     LOG,
     MIX,
     NODE,
+    OTHER,
     POOL,
     REQUEST,
     ROW,
     SCALARS,
     TURN,
+    TYPE,
     USER,
     Array,
 )
@@ -53,11 +55,13 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "class_list": (INT, 1),  # node classes that jobs of a kind may use
     "speed": (FLOAT, 2),  # [rows, GPU types]
     "pools": (POOL, 1),  # pools
-    "free": (WHOLE, 3),  # [views, nodes, 3] unused cpu, mem, gpu
-    "used": (
-        SMALL,
-        3,
-    ),  # [views, nodes, slots] thousandths in use of each GPU; no slots unless some job asks for a share
+    "free": (WHOLE, 3),  # [views, nodes, 3 + kinds of other GRES] unused cpu, mem, gpu, others
+    # [views, nodes, slots] parts in use of each GPU; no slots unless a job asks for a share, or GPUs differ on a node
+    "used": (SMALL, 3),
+    "devices": (INT, 3),  # [node classes, slots, 4] type, parts, sharing, name of each GPU; type -1: there is none
+    "others": (INT, 2),  # [node classes, kinds of other GRES] that a node has
+    "demand": (INT, 2),  # [requests, GPU types + kinds of other GRES] a unit; empty if nobody asks for such
+    "node_sets": (INT, 2),  # [rows, 2] a kind, and the row to try next, -1: none
     "total": (INT, 3),  # [views, pools, 3] sums of cpu, mem, gpu
     "entries": (ENTRY, 1),  # who holds what: chains of entries; entry 0 heads the chain of spare ones
     "spot": (ENTRY, 1),  # scratch: one job's placement
@@ -92,16 +96,19 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "turns": (TURN, 1),  # recorded passes, for training
     "events": (EVENT, 1),  # nodes that go down and come back
     "log": (LOG, 1),  # who ran where
+    "log_gpus": (INT, 1),  # … on which GPUs, as bits; empty unless GPUs differ on a node
     "prefer": (FLOAT, 2),  # [requests, GPU types] where jobs should rather go; placers `greedy` and `mip`
     "hint_of": (INT, 1),  # [jobs] 1 + the job's first row in `hint`; 0: none; < 0: deferred until its negative
     "hint": (LOG, 1),  # nodes that a plan has chosen for jobs, and units on them
+    "tiers": (INT, 1),  # [jobs] of its partition: higher tiers first, whatever the scores; empty: all are equal
     "mix": (MIX, 1),  # requests that free GPUs should be of use to; placer `mip`
     "latency": (INT, 1),  # cycles per scheduling pass, in buckets
 }
 
 # Tables that a kernel may find empty: it asks for their length, or for another table that says so, before it reads.
 MAY_BE_EMPTY = frozenset(
-    "kind_node class_list used rows amount work order events log tape turns hint_of hint mix choices".split()
+    "kind_node class_list used demand node_sets rows amount work order events log log_gpus tape turns hint_of hint "
+    "tiers mix choices".split()
 )
 
 # Slots for kernels that others call by their address (see links.py).
@@ -195,7 +202,8 @@ def enough_rows(world: World, rows: int, *, on_nodes: bool) -> None:
 def fill_views(world: World) -> None:
     """Everything unused, in every view."""
     nodes, free, used, total = world["nodes"], world["free"], world["used"], world["total"]
-    used[:] = np.where(np.arange(used.shape[2])[None, :] < nodes["gpu"][:, None], 0, GPU_MILLI)
+    used[:] = np.where(world["devices"][nodes["klass"]][:, : used.shape[2], TYPE] >= 0, 0, GPU_MILLI)
+    free[:, :, OTHER:] = world["others"][nodes["klass"]]
     for column, field in enumerate(("cpu", "mem", "gpu")):
         free[:, :, column] = nodes[field]
         total[:, :, column] = np.bincount(nodes["pool"], weights=nodes[field], minlength=len(world["pools"]))
@@ -250,6 +258,10 @@ speed = _table("speed")
 pools = _table("pools")
 free = _table("free")
 used = _table("used")
+devices = _table("devices")
+others = _table("others")
+demand = _table("demand")
+node_sets = _table("node_sets")
 total = _table("total")
 entries = _table("entries")
 spot = _table("spot")
@@ -284,8 +296,10 @@ tape = _table("tape")
 turns = _table("turns")
 events = _table("events")
 log = _table("log")
+log_gpus = _table("log_gpus")
 prefer = _table("prefer")
 hint_of = _table("hint_of")
 hint = _table("hint")
+tiers = _table("tiers")
 mix = _table("mix")
 latency = _table("latency")

@@ -17,6 +17,7 @@ from slurm_rl.kernel.arrays import (
     LIVE,
     LOG,
     NEVER,
+    PARTS,
     USER,
     Array,
     make_entries,
@@ -56,8 +57,12 @@ def new_world(
         "class_list": wl.class_list,
         "speed": wl.speed,
         "pools": wl.pools.copy(),
-        "free": np.zeros((FIRST_ROW, nodes, 3), dtype=np.int32),
+        "free": np.zeros((FIRST_ROW, nodes, 3 + wl.others.shape[1]), dtype=np.int32),
         "used": np.zeros((FIRST_ROW, nodes, wl.slots), dtype=np.int16),
+        "devices": wl.devices,
+        "others": wl.others,
+        "demand": wl.demand,
+        "node_sets": wl.node_sets,
         "total": np.zeros((FIRST_ROW, pools, 3), dtype=np.int64),
         "entries": make_entries(_most_entries(wl, asked) + (asked if bookings else widest)),
         "spot": np.zeros(widest, dtype=ENTRY),
@@ -74,6 +79,7 @@ def new_world(
         "scratch": np.empty(scratch, dtype=np.int64),
         "started": np.empty(jobs, dtype=np.int64),
         "log": np.empty(asked + 1, dtype=LOG),
+        "log_gpus": np.empty(asked + 1 if wl.mixed else 0, dtype=np.int64),
         "prefer": wl.speed[wl.requests["row"]],
         "hint_of": np.zeros(jobs if planned else 0, dtype=np.int64),
         "latency": np.zeros(LATENCY_BUCKETS, dtype=np.int64),
@@ -84,6 +90,7 @@ def new_world(
     for name, value in settings.items():
         world[name] = value
     world["clock"], world["tick"], world["wake"] = now, NEVER, NEVER
+    world["mixed"] = wl.mixed
     fill_views(world)
     return world
 
@@ -126,5 +133,6 @@ def _width(wl: Workload) -> Array:
 def _most_entries(wl: Workload, asked: int) -> int:
     """Bound on entries held at a time: the units that the nodes can hold, or all that the jobs ask for."""
     least = int(wl.requests["share"][wl.requests["share"] > 0].min(initial=GPU_MILLI))
-    room = np.minimum(wl.nodes["cpu"].astype(np.int64), 1 << 20) + wl.nodes["gpu"] * np.int64(GPU_MILLI // least)
+    each = max(GPU_MILLI // least, int(wl.devices[:, :, PARTS].max(initial=0)) if wl.requests["shards"].any() else 1)
+    room = np.minimum(wl.nodes["cpu"].astype(np.int64), 1 << 20) + wl.nodes["gpu"] * np.int64(each)
     return min(asked, int(room.sum()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pwd
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -25,7 +26,10 @@ def lab_nodes(cluster: Cluster) -> tuple[LabNodes, ...]:
         kind = c.gpu_type.lower() or ("gpu" if c.gpus else "cpu")
         cpus = _MANY_CPUS if c.cpus is None else max(c.cpus, 1)
         memory = _MUCH_MEMORY if c.mem_gb is None else max(round(c.mem_gb * 1024), 1)
-        found.append(LabNodes(kind, c.gpus, c.count, cpus, memory, counted[kind] + 1, c.partitions))
+        if c.gres:
+            kind = re.sub(r"[^a-z0-9-]", "-", kind)  # a node's name, not a type
+        gres = tuple((name.lower(), count) for name, count in c.gres if count)
+        found.append(LabNodes(kind, c.gpus, c.count, cpus, memory, counted[kind] + 1, c.partitions, gres, c.features))
         counted[kind] += c.count
     return tuple(found)
 

@@ -89,7 +89,8 @@ def _make_device(path: Path) -> None:
 def slurm_conf(spec: LabSpec, ports: Ports, host: str, plugin_dir: Path | None = None) -> str:
     """The lab's slurm.conf; it names no plugin that only some of 22.05–26.05 have."""
     d = spec.directory
-    types = [f"gres/gpu:{c.gpu_type}" for c in spec.nodes if c.gpus]
+    types = dict.fromkeys(f"gres/{name}" for c in spec.nodes for name, _ in c.kinds if name.startswith("gpu:"))
+    gres_types = dict.fromkeys(["gpu", *(name.partition(":")[0] for c in spec.nodes for name, _ in c.kinds)])
     lines = [
         "ClusterName=lab",
         f"SlurmctldHost={host}(127.0.0.1)",
@@ -127,7 +128,7 @@ def slurm_conf(spec: LabSpec, ports: Ports, host: str, plugin_dir: Path | None =
         "PriorityWeightJobSize=500",
         "PriorityWeightPartition=500",
         "PriorityWeightQOS=500",
-        "GresTypes=gpu",
+        f"GresTypes={','.join(gres_types)}",
     ]
     if spec.auth is Auth.SLURM:
         lines.append("CredType=cred/slurm")
@@ -145,10 +146,11 @@ def slurm_conf(spec: LabSpec, ports: Ports, host: str, plugin_dir: Path | None =
         lines.append("JobSubmitPlugins=lua")
     remaining = iter(ports.nodes)
     for c in spec.nodes:
-        gres = f"Gres=gpu:{c.gpu_type}:{c.gpus} " if c.gpus else ""
+        gres = f"Gres={','.join(f'{name}:{n}' for name, n in c.kinds)} " if c.kinds else ""
+        words = ",".join((c.gpu_type, *c.features))
         lines += [
             f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={next(remaining)} CPUs={c.cpus} "
-            f"RealMemory={c.mem_mb} {gres}Features={c.gpu_type} State=UNKNOWN"
+            f"RealMemory={c.mem_mb} {gres}Features={words} State=UNKNOWN"
             for name in c.names()
         ]
     for number, partition in enumerate(dict.fromkeys(p for c in spec.nodes for p in c.partitions)):
@@ -188,16 +190,24 @@ def _auth(spec: LabSpec) -> list[str]:
 
 
 def gres_conf(spec: LabSpec) -> str:
-    """Fake GPUs: Slurm wants a device file for each."""
-    return "".join(
-        f"NodeName={','.join(c.names())} Name=gpu Type={c.gpu_type} File={_devices(spec, c.gpus)}\n"
-        for c in spec.nodes
-        if c.gpus
-    )
+    """Fake GPUs: Slurm wants a device file for each; it deals shards out over the GPUs by itself."""
+    lines = []
+    for c in spec.nodes:
+        first = 0
+        for kind, count in c.kinds:
+            name, _, of_type = kind.partition(":")
+            more = f" Type={of_type}" if of_type else ""
+            if name == "gpu":
+                more += f" File={_devices(spec, first, count)}"
+                first += count
+            else:
+                more += f" Count={count}"
+            lines.append(f"NodeName={','.join(c.names())} Name={name}{more}\n")
+    return "".join(lines)
 
 
-def _devices(spec: LabSpec, gpus: int) -> str:
-    return f"{spec.directory}/dev/nvidia" + ("0" if gpus == 1 else f"[0-{gpus - 1}]")
+def _devices(spec: LabSpec, first: int, count: int) -> str:
+    return f"{spec.directory}/dev/nvidia" + (str(first) if count == 1 else f"[{first}-{first + count - 1}]")
 
 
 def slurmdbd_conf(spec: LabSpec, ports: Ports, plugin_dir: Path | None = None) -> str:

@@ -135,6 +135,7 @@ def result_of_run(
         log_first,
         log_count,
         np.array(log, dtype=LOG),
+        np.zeros(len(log), dtype=np.int64),
         np.array([name in measured_ids for name in ids], dtype=bool),
         rejected,
         0,

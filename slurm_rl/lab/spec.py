@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from slurm_rl.domain.gres import node_gres
 from slurm_rl.errors import InputError
 
 DEFAULT_NODES = "a100:8*4,v100:8*4,t4:4*8"
@@ -16,7 +17,9 @@ DEFAULT_DIR = Path("/var/lib/slurm-rl/lab")
 MAX_DIR_LENGTH = 60
 MAX_NODES = 1000
 
-_CLASS = re.compile(r"(?P<type>[a-z0-9_.-]+):(?P<gpus>\d+)(?:\*(?P<count>\d+))?(?P<options>(?::[a-z]+=\w+)*)", re.I)
+_CLASS = re.compile(
+    r"(?P<type>[a-z0-9_.-]+):(?P<gpus>\d+)(?:\*(?P<count>\d+))?(?P<options>(?::[a-z]+=[\w./+-]+)*)", re.I
+)
 
 
 class PluginMode(StrEnum):
@@ -45,6 +48,13 @@ class LabNodes:
     mem_mb: int
     first: int = 1  # the number of the first node, where several classes have one type
     partitions: tuple[str, ...] = ("batch",)
+    gres: tuple[tuple[str, int], ...] = ()  # all kinds, in place of the GPUs of one type: "gpu:a100" -> 2, "shard" -> 8
+    features: tuple[str, ...] = ()  # besides its type
+
+    @property
+    def kinds(self) -> tuple[tuple[str, int], ...]:
+        """Its GRES by name and type."""
+        return self.gres or (((f"gpu:{self.gpu_type}", self.gpus),) if self.gpus else ())
 
     def names(self) -> list[str]:
         """Node names, such as a100-1 … a100-4; nodes without GPUs are called by their declared type too."""
@@ -72,7 +82,10 @@ class LabSpec:
 
 
 def parse_nodes(text: str) -> tuple[LabNodes, ...]:
-    """`TYPE:GPUS*COUNT[:cpus=N][:mem=GB]`, comma-separated; by default a GPU brings 8 CPUs and 64 GB."""
+    """`TYPE:GPUS*COUNT[:cpus=N][:mem=GB][:gres=…][:features=…]`, comma-separated; a GPU brings 8 CPUs and 64 GB.
+
+    `gres=gpu/a100/2+gpu/a100_3g.20gb/4+shard/8` replaces the GPUs of one type; `features=ib+fast` come on top of TYPE.
+    """
     classes = tuple(_parse_class(part.strip()) for part in text.split(",") if part.strip())
     if not classes:
         raise InputError("no nodes given", field="--nodes", remedy=f'for example "{DEFAULT_NODES}"')
@@ -90,18 +103,40 @@ def _parse_class(text: str) -> LabNodes:
     match = _CLASS.fullmatch(text)
     if match is None:
         raise InputError(
-            f"cannot read {text!r}", field="--nodes", remedy="write TYPE:GPUS*COUNT[:cpus=N][:mem=GB], as in a100:8*4"
+            f"cannot read {text!r}",
+            field="--nodes",
+            remedy="write TYPE:GPUS*COUNT[:cpus=N][:mem=GB][:gres=…][:features=…], as in a100:8*4",
         )
     gpus, count = int(match["gpus"]), int(match["count"] or 1)
     if count < 1:
         raise InputError(f"{text!r} declares no node", field="--nodes", remedy="write a count of at least 1")
     options = dict(option.split("=") for option in match["options"].split(":")[1:])
-    unknown = sorted(set(options) - {"cpus", "mem"})
+    unknown = sorted(set(options) - {"cpus", "mem", "gres", "features"})
     if unknown:
-        raise InputError(f"unknown option {unknown[0]!r} in {text!r}", field="--nodes", remedy="known: cpus, mem")
+        known = "known: cpus, mem, gres, features"
+        raise InputError(f"unknown option {unknown[0]!r} in {text!r}", field="--nodes", remedy=known)
+    gres = _gres(options.get("gres", ""), text)
+    if gres:
+        gpus = sum(n for name, n in gres if name.startswith("gpu:"))
     cpus = _positive(options.get("cpus", str(max(8 * gpus, 8))), text)
     mem_gb = _positive(options.get("mem", str(max(64 * gpus, 64))).upper().removesuffix("G"), text)
-    return LabNodes(match["type"].lower(), gpus, count, cpus, mem_gb * 1024)
+    features = tuple(filter(None, options.get("features", "").split("+")))
+    return LabNodes(match["type"].lower(), gpus, count, cpus, mem_gb * 1024, gres=gres, features=features)
+
+
+def _gres(value: str, text: str) -> tuple[tuple[str, int], ...]:
+    """`gpu/a100/2+shard/8` by name and type."""
+    found = []
+    for item in filter(None, value.split("+")):
+        *name, number = item.lower().split("/")
+        if not 1 <= len(name) <= 2 or not all(name):
+            raise InputError(f"cannot read {item!r} in {text!r}", field="--nodes", remedy="write NAME/TYPE/COUNT")
+        found.append((":".join(name), _positive(number, text)))
+    try:
+        node_gres(dict(found), "gres")
+    except InputError as error:
+        raise InputError(f"{text!r}: {error.message}", field="--nodes") from None
+    return tuple(found)
 
 
 def _positive(value: str, text: str) -> int:

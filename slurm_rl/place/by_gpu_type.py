@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_rl.kernel import tables as t
-from slurm_rl.kernel.arrays import CPU, GPU, GPU_MILLI, MEM, Record
+from slurm_rl.kernel.arrays import CPU, GPU, GPU_MILLI, MEM, PARTS, Record
 from slurm_rl.kernel.jit import inner, kernel
-from slurm_rl.place.capacity import NOT_MINE, capacity
+from slurm_rl.place.capacity import NOT_MINE, capacity, capacity_of_type
 
 _EQUAL = 1e-9  # of a GPU
 
@@ -27,9 +27,14 @@ def place_by_type(w: Record, s: int, view: int, first: int, last: int) -> int:
     units = requests.units[s]
     types = prefer.shape[1]
     room = np.zeros(types, dtype=np.int64)
+    several = w.mixed > 0 and requests.careful[s] > 0
     for at in range(first, last):
         n = kind_node[at]
-        if room[nodes.type[n]] < units:
+        if several:
+            for k in range(types):
+                if room[k] < units:
+                    room[k] += capacity_of_type(w, s, view, n, units, k)
+        elif room[nodes.type[n]] < units:
             room[nodes.type[n]] += capacity(w, s, view, n, units)
     best = -1
     for k in range(types):
@@ -43,9 +48,9 @@ def place_by_type(w: Record, s: int, view: int, first: int, last: int) -> int:
         pick, pick_room, pick_free, pick_lost = -1, 0, 0, 0.0
         for at in range(first, last):
             n = kind_node[at]
-            if nodes.type[n] != best:
+            if nodes.type[n] != best and not several:
                 continue
-            here = capacity(w, s, view, n, left)
+            here = capacity_of_type(w, s, view, n, left, best) if several else capacity(w, s, view, n, left)
             if here == 0 or here < pick_room:
                 continue
             lost = blocked(w, s, view, n, here) - blocked(w, s, view, n, 0) if weigh else 0.0
@@ -57,7 +62,8 @@ def place_by_type(w: Record, s: int, view: int, first: int, last: int) -> int:
                     taken = taken or t.spot(w).node[i] == n
                 if not taken:
                     pick, pick_room, pick_free, pick_lost = n, here, free, lost
-        t.spot(w).node[count], t.spot(w).units[count], t.spot(w).gpus[count] = pick, pick_room, 0
+        only = np.int64(1) << best if several else np.int64(0)
+        t.spot(w).node[count], t.spot(w).units[count], t.spot(w).gpus[count] = pick, pick_room, only
         count += 1
         left -= pick_room
     return count
@@ -77,7 +83,8 @@ def blocked(w: Record, s: int, view: int, n: int, units: int) -> float:
     if slots > 0:
         whole = units * requests.gpu[s]
         for k in range(slots):
-            milli[k] = GPU_MILLI - used[view, n, k]
+            parts = max(t.devices(w)[t.nodes(w).klass[n], k, PARTS], 1)
+            milli[k] = max(GPU_MILLI - used[view, n, k] * GPU_MILLI // parts, 0)
             if whole > 0 and milli[k] == GPU_MILLI:
                 milli[k] = 0
                 whole -= 1
@@ -86,7 +93,8 @@ def blocked(w: Record, s: int, view: int, n: int, units: int) -> float:
             for k in range(slots):
                 if milli[k] >= share and (fullest < 0 or milli[k] < milli[fullest]):
                     fullest = k
-            milli[fullest] -= share
+            if fullest >= 0:
+                milli[fullest] -= share
         gpu, idle = 0, 0.0
         for k in range(slots):
             gpu += milli[k] == GPU_MILLI

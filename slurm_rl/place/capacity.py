@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from slurm_rl.kernel import tables as t
-from slurm_rl.kernel.arrays import CPU, GPU, GPU_MILLI, MEM, Array, Record
+from slurm_rl.kernel.arrays import CPU, GPU, MEM, Array, Record
 from slurm_rl.kernel.jit import inlined, inner
+from slurm_rl.place.on_devices import room_on_devices
 
 NOT_MINE = -1  # what a placement's own kernel says of a request that is to go best-fit
 
@@ -47,11 +50,21 @@ def node_room(free: Array, view: int, n: int, cpu: int, mem: int, gpu: int, want
 def capacity(w: Record, s: int, view: int, n: int, wanted: int) -> int:
     """How many units of a request a node can take, at most `wanted`."""
     requests = t.requests(w)
-    cpu, mem, gpu, share = requests.cpu[s], requests.mem[s], requests.gpu[s], requests.share[s]
+    cpu, mem, gpu = requests.cpu[s], requests.mem[s], requests.gpu[s]
     room = node_room(t.free(w), view, n, cpu, mem, gpu, min(wanted, requests.per_node[s]))
-    if share > 0:
-        slots = 0
-        for k in range(t.used(w).shape[2]):
-            slots += (GPU_MILLI - t.used(w)[view, n, k]) // share
-        room = min(room, slots)
+    if room > 0 and requests.careful[s]:
+        room = room_on_devices(w, s, view, n, room, requests.accept[s])
     return room
+
+
+@inner
+def capacity_of_type(w: Record, s: int, view: int, n: int, wanted: int, kind: int) -> int:
+    """Likewise on GPUs of one type alone."""
+    requests = t.requests(w)
+    if not (w.mixed and requests.careful[s]):
+        return capacity(w, s, view, n, wanted) if t.nodes(w).type[n] == kind else 0
+    if (requests.accept[s] >> kind) & 1 == 0:
+        return 0
+    cpu, mem, gpu = requests.cpu[s], requests.mem[s], requests.gpu[s]
+    room = node_room(t.free(w), view, n, cpu, mem, gpu, min(wanted, requests.per_node[s]))
+    return room_on_devices(w, s, view, n, room, np.int64(1) << kind) if room > 0 else 0

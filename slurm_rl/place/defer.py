@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_rl.errors import InputError
-from slurm_rl.kernel.arrays import NEVER, NOW, Array
+from slurm_rl.kernel.arrays import NEVER, Array
 from slurm_rl.kernel.tables import World
+from slurm_rl.place.gpu_counts import free_by_type
 from slurm_rl.place.release_times import accepted, ends
 
 _LOOKED_AT = 1000  # jobs at the head of a queue
@@ -39,16 +40,14 @@ def defer_jobs(
 
     `cost` is seconds by [request, GPU type] for each second of work.
     """
-    requests, nodes = world["requests"], world["nodes"]
+    requests = world["requests"]
     first, last = int(world["pools"]["first_node"][pool]), int(world["pools"]["last_node"][pool])
-    kind_of = nodes["type"][first:last]
     types = cost.shape[1]
-    free_of = world["free"][NOW, first:last, 2]
-    free = np.bincount(kind_of, weights=free_of, minlength=types)
+    free_of = free_by_type(world, first, last, types)
+    free = free_of.sum(axis=0)
     if not free.any():
         return {}
-    most = np.zeros(types)
-    np.maximum.at(most, kind_of, free_of)
+    most = free_of.max(axis=0)
     queue = queue[:_LOOKED_AT]
     rows = world["jobs"]["request"][queue]
     gpus = (requests["units"] * requests["gpu"])[rows]

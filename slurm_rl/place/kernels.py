@@ -1,6 +1,6 @@
 """Compiled placement: the simple placements, and taking and giving back resources.
 
-Implements P1 to P3 and P6 of docs/backfill.md. Every placement works on a *view*: the free resources now, or what a
+Implements P1 to P3, P6 and P8 of docs/backfill.md. Every placement works on a *view*: the free resources now, or what a
 reservation leaves of them. A request either gets all its units (a gang) or nothing. Nodes are looked at in ascending
 order, and ties go to the lower number.
 """
@@ -10,11 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_rl.kernel import tables as t
-from slurm_rl.kernel.arrays import CPU, GPU, GPU_MILLI, MEM, TAKE, Record
+from slurm_rl.kernel.arrays import CPU, GPU, MEM, TAKE, Record
 from slurm_rl.kernel.jit import inlined, inner, kernel
 from slurm_rl.kernel.links import INT, by_address, slot
 from slurm_rl.place.capacity import NOT_MINE, capacity, fits_totals, node_room
 from slurm_rl.place.catalogue import FIRST_FIT, ROUND_ROBIN, SPREAD
+from slurm_rl.place.on_devices import pick_devices, shift
 
 _FREE_MASK = np.int64((1 << 20) - 1)
 _NODE_MASK = np.int64((1 << 20) - 1)
@@ -31,23 +32,29 @@ def place(w: Record, s: int, view: int) -> int:
     if not fits_totals(w, s, view):
         return 0
     how = w.placer
-    first, last = t.kind_ptr(w)[t.requests(w).kind[s]], t.kind_ptr(w)[t.requests(w).kind[s] + 1]
-    if last - first == 1 or how in (FIRST_FIT, ROUND_ROBIN):
-        start = first
-        if how == ROUND_ROBIN:
-            while start < last and t.kind_node(w)[start] < t.pools(w).cursor[t.requests(w).pool[s]]:
-                start += 1
-            if start == last:
-                start = first
-        count = _fill(w, s, view, first, last, start)
-    else:
-        count = NOT_MINE
-        if w.place_special_at != 0:
-            count = call_place_special(w, s, view, first, last)
-        if count == NOT_MINE:
-            count = _fewest(w, s, view, first, last, how == SPREAD)
+    kind, at, count = t.requests(w).kind[s], t.requests(w).chain[s], 0
+    while count == 0:
+        if at >= 0:
+            kind, at = t.node_sets(w)[at, 0], t.node_sets(w)[at, 1]
+        first, last = t.kind_ptr(w)[kind], t.kind_ptr(w)[kind + 1]
+        if last - first == 1 or how in (FIRST_FIT, ROUND_ROBIN):
+            start = first
+            if how == ROUND_ROBIN:
+                while start < last and t.kind_node(w)[start] < t.pools(w).cursor[t.requests(w).pool[s]]:
+                    start += 1
+                if start == last:
+                    start = first
+            count = _fill(w, s, view, first, last, start)
+        else:
+            count = NOT_MINE
+            if w.place_special_at != 0:
+                count = call_place_special(w, s, view, first, last)
+            if count == NOT_MINE:
+                count = _fewest(w, s, view, first, last, how == SPREAD)
+        if at < 0:
+            break
     if count and t.used(w).shape[2] > 0:
-        count = _pick_gpus(w, s, view, count)
+        count = pick_devices(w, s, view, count)
     return count
 
 
@@ -67,7 +74,7 @@ def follow_hint(w: Record, j: int, s: int, view: int) -> int:
         count += 1
         at += 1
         left -= units
-    return _pick_gpus(w, s, view, count) if t.used(w).shape[2] > 0 else count
+    return pick_devices(w, s, view, count) if t.used(w).shape[2] > 0 else count
 
 
 call_follow_hint = by_address("follow_hint", follow_hint, INT, INT, INT, INT)
@@ -95,7 +102,7 @@ def _fill(w: Record, s: int, view: int, first: int, last: int, start: int) -> in
     """P1, P3: takes nodes as they come, from `start` and around, as many units of each as fit."""
     requests, free, kind_node, spot = t.requests(w), t.free(w), t.kind_node(w), t.spot(w)
     cpu, mem, gpu, per_node = requests.cpu[s], requests.mem[s], requests.gpu[s], requests.per_node[s]
-    shared = requests.share[s] > 0
+    careful = requests.careful[s] > 0
     left = requests.units[s]
     count = 0
     at = start
@@ -106,7 +113,7 @@ def _fill(w: Record, s: int, view: int, first: int, last: int, start: int) -> in
             at = first
         if free[view, n, CPU] < cpu:
             continue  # the usual case on a busy cluster: full
-        if shared:
+        if careful:
             units = capacity(w, s, view, n, left)
         else:
             units = node_room(free, view, n, cpu, mem, gpu, min(left, per_node))
@@ -125,15 +132,15 @@ def _fill(w: Record, s: int, view: int, first: int, last: int, start: int) -> in
 def _fewest(w: Record, s: int, view: int, first: int, last: int, emptiest: bool) -> int:
     """P2: one node that holds all that is left, else the one that holds most; then the fullest (or emptiest)."""
     requests, free, kind_node, spot = t.requests(w), t.free(w), t.kind_node(w), t.spot(w)
-    cpu, mem, gpu, shared = requests.cpu[s], requests.mem[s], requests.gpu[s], requests.share[s] > 0
-    on_gpus = gpu > 0 or shared
+    cpu, mem, gpu, careful = requests.cpu[s], requests.mem[s], requests.gpu[s], requests.careful[s] > 0
+    on_gpus = gpu > 0 or requests.share[s] > 0
     left = requests.units[s]
     most = min(left, requests.per_node[s])
     # Most jobs fit on one node: then no sorting is needed.
     best, best_free, candidates, room = -1, 0, 0, 0
     for at in range(first, last):
         n = kind_node[at]
-        units = capacity(w, s, view, n, left) if shared else node_room(free, view, n, cpu, mem, gpu, most)
+        units = capacity(w, s, view, n, left) if careful else node_room(free, view, n, cpu, mem, gpu, most)
         candidates += units > 0
         room += units
         if units == left:
@@ -150,7 +157,7 @@ def _fewest(w: Record, s: int, view: int, first: int, last: int, emptiest: bool)
     at_key = 0
     for at in range(first, last):
         n = kind_node[at]
-        units = capacity(w, s, view, n, left) if shared else node_room(free, view, n, cpu, mem, gpu, most)
+        units = capacity(w, s, view, n, left) if careful else node_room(free, view, n, cpu, mem, gpu, most)
         if units > 0:
             amount = min(np.int64(free[view, n, GPU] if on_gpus else free[view, n, CPU]), _FREE_MASK)
             keys[at_key] = -(np.int64(units) << 40) + ((_FREE_MASK - amount if emptiest else amount) << 20) + n
@@ -204,67 +211,6 @@ def _best_last(
         if best < 0 or (amount > best_free if emptiest else amount < best_free) or (amount == best_free and n < best):
             best, best_free = n, amount
     return best
-
-
-@inlined
-def _pick_gpus(w: Record, s: int, view: int, count: int) -> int:
-    """Names the GPUs of each entry where GPUs are tracked one by one; a shared unit gets an entry of its own."""
-    spot, used = t.spot(w), t.used(w)
-    slots = used.shape[2]
-    per, share = t.requests(w).gpu[s], t.requests(w).share[s]
-    if share == 0:
-        for i in range(count):
-            wanted = spot.units[i] * per
-            mask = np.int64(0)
-            for k in range(slots):
-                if wanted > 0 and used[view, spot.node[i], k] == 0:
-                    mask |= np.int64(1) << k
-                    wanted -= 1
-            spot.gpus[i] = mask
-        return count
-    total = 0
-    for i in range(count):
-        total += spot.units[i]
-    # Written from the back, so that entries not yet split are not overwritten.
-    at = total
-    added = np.zeros(slots, dtype=np.int64)
-    for i in range(count - 1, -1, -1):
-        n = spot.node[i]
-        for k in range(slots):
-            added[k] = 0
-        for _ in range(spot.units[i]):
-            best, best_used = -1, -1
-            for k in range(slots):
-                taken = used[view, n, k] + added[k]
-                if taken + share <= GPU_MILLI and taken > best_used:
-                    best, best_used = k, taken
-            added[best] += share
-            at -= 1
-            spot.node[at] = n
-            spot.units[at] = 1
-            spot.gpus[at] = np.int64(1) << best
-    return total
-
-
-@inner
-def shift(w: Record, s: int, view: int, n: int, units: int, gpus: int, sign: int) -> None:
-    """Takes (TAKE) or gives back (GIVE) units of a request on one node of a view, where GPUs are tracked one by one."""
-    requests, free, used, total = t.requests(w), t.free(w), t.used(w), t.total(w)
-    pool = requests.pool[s]
-    cpu, mem, gpu = units * requests.cpu[s] * sign, units * requests.mem[s] * sign, 0
-    amount = requests.share[s] if requests.share[s] > 0 else GPU_MILLI
-    for k in range(used.shape[2]):
-        if gpus >> k & 1:
-            was = used[view, n, k]
-            now = was - sign * amount
-            used[view, n, k] = now
-            gpu += (now == 0) - (was == 0)
-    free[view, n, CPU] += cpu
-    free[view, n, MEM] += mem
-    free[view, n, GPU] += gpu
-    total[view, pool, CPU] += cpu
-    total[view, pool, MEM] += mem
-    total[view, pool, GPU] += gpu
 
 
 @inlined

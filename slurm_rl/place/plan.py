@@ -16,6 +16,7 @@ from slurm_rl.errors import InputError, unknown_name
 from slurm_rl.kernel.arrays import LOG, MIX, NEVER, NEW_HEAD, NOW, Array
 from slurm_rl.kernel.tables import World
 from slurm_rl.place.defer import Deferral, defer_jobs
+from slurm_rl.place.gpu_counts import has_by_type
 from slurm_rl.place.greedy import place_greedily
 from slurm_rl.place.mip import SOLVERS, solve
 from slurm_rl.place.prices import Prices
@@ -126,7 +127,7 @@ class Planner:
         """Nodes of the jobs at the head of a queue: those that start in order, and the first that would not."""
         head = known.startable(world, pool, queue[: self.settings.jobs])
         requests = world["requests"][world["jobs"]["request"][head]]
-        head = head[requests["gpu"] + requests["share"] > 0]  # jobs without GPUs go best-fit, wherever they are
+        head = head[known.in_problem(requests)]  # jobs without GPUs go best-fit, wherever they are
         if len(head) < 2:
             return {}  # one job: the placer alone finds its best type and node
         jobs = known.jobs(world, head, cost)
@@ -202,6 +203,13 @@ class _Map:
         self._hard = (self.prices.gpus > 0) & ~easy
         self.requests = [Request._make([*(int(s[f]) for f in _REQUESTED), self.accepts[s["kind"]]]) for s in requests]
 
+    @staticmethod
+    def in_problem(requests: Array) -> Array:
+        """Requests that the model knows: GPUs of one type a node, one set of nodes; others the placer places alone."""
+        special = (requests["careful"] > (requests["share"] > 0)) | (requests["chain"] >= 0) | (requests["shards"] > 0)
+        special |= (requests["careful"] > 0) & (requests["accept"] != -1)
+        return (requests["gpu"] + requests["share"] > 0) & ~special
+
     def startable(self, world: World, pool: int, queue: Array) -> Array:
         """The first jobs of a queue up to the one with which the pool's sums are used up."""
         requests = world["requests"][world["jobs"]["request"][queue]]
@@ -226,8 +234,8 @@ class _Map:
     def _kwh(self, world: World, pool: int) -> Array:
         """What a second of a GPU of each type draws above idle, in kWh: as the replay's `energy_kwh` counts it."""
         nodes = world["nodes"][world["nodes"]["pool"] == pool]
-        gpus = np.bincount(nodes["type"], weights=nodes["gpu"], minlength=self.prices.types)
-        watts = np.bincount(nodes["type"], weights=nodes["gpu"] * nodes["watts"], minlength=self.prices.types)
+        has = has_by_type(world, 0, len(world["nodes"]), self.prices.types)[world["nodes"]["pool"] == pool]
+        gpus, watts = has.sum(axis=0), (has * nodes["watts"][:, None]).sum(axis=0)
         return watts / np.maximum(gpus, 1) / 3.6e6
 
     def mix(self, world: World, pool: int, queue: Array) -> Array:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_rl.kernel.arrays import GPU_MILLI, NOW, Array
+from slurm_rl.kernel.arrays import GPU_MILLI, Array
 from slurm_rl.kernel.jit import kernel
 from slurm_rl.kernel.tables import World
+from slurm_rl.place.gpu_counts import free_by_type, has_by_type
 from slurm_rl.place.release_times import holds
 
 _DELAYED = 0.5  # of the time to the end of the queue, for a job somewhere in it
@@ -41,8 +42,8 @@ class Prices:
     def of(self, world: World, pool: int, queue: Array, *, least: int = 2) -> Array:
         """Seconds of delay for each second that a GPU is held, by type; 0 if no job finds room on `least` types."""
         first, last = int(world["pools"]["first_node"][pool]), int(world["pools"]["last_node"][pool])
-        nodes = world["nodes"][first:last]
-        free = np.bincount(nodes["type"], weights=world["free"][NOW, first:last, 2], minlength=self.types)
+        down = world["nodes"]["down"][first:last]
+        free = free_by_type(world, first, last, self.types).sum(axis=0)
         group = self._group[world["jobs"]["request"][queue]]
         expected = np.maximum(world["live"]["expected"][queue], 1.0)
         work = np.bincount(group, weights=expected, minlength=len(self._gpus))
@@ -50,7 +51,7 @@ class Prices:
         room = (free >= self._gpus[here, None]) & self._holds[here]
         if not len(here) or room.sum(axis=1).max() < least:
             return np.zeros(self.types)
-        has = np.bincount(nodes["type"], weights=nodes["gpu"] * (nodes["down"] == 0), minlength=self.types)
+        has = has_by_type(world, first, last, self.types)[down == 0].sum(axis=0)
         seconds = np.where(self._holds[here] & (has > 0), work[here, None] / self._speed[here], np.inf)
         waiting = int((self._gpus[group] > 0).sum())
         return drain_prices(seconds, self._gpus[here], has, _DELAYED * waiting)

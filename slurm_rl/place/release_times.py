@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_rl.kernel.arrays import GPU_MILLI, Array
+from slurm_rl.kernel.fitting import Fitting
 from slurm_rl.kernel.tables import World
+from slurm_rl.place.gpu_counts import first_type, types_of_nodes
 
 
 def ends(world: World, pool: int, now: int, types: int) -> list[tuple[Array, Array]]:
@@ -13,7 +15,10 @@ def ends(world: World, pool: int, now: int, types: int) -> list[tuple[Array, Arr
     first = int(world["pools"]["first_job"][pool])
     running = world["running"][first : first + int(world["pools"]["running"][pool])]
     live = world["live"][running]
-    kind = world["nodes"]["type"][world["entries"]["node"][live["held"]]]
+    held = world["entries"][live["held"]]
+    kind = world["nodes"]["type"][held["node"]]
+    if world["mixed"]:
+        kind = first_type(world["devices"], world["nodes"]["klass"][held["node"]], held["gpus"], kind)
     requests = world["requests"][world["jobs"]["request"][running]]
     speed = world["speed"][requests["row"], kind]
     ran = now - live["start"]
@@ -31,8 +36,8 @@ def ends(world: World, pool: int, now: int, types: int) -> list[tuple[Array, Arr
 
 def accepted(world: World, types: int) -> list[list[int]]:
     """GPU types that jobs of each kind may use."""
-    ptr, listed, kind = world["kind_ptr"], world["kind_node"], world["nodes"]["type"]
-    return [np.unique(kind[listed[ptr[k] : ptr[k + 1]]]).tolist() for k in range(len(ptr) - 1)]
+    ptr, listed = world["kind_ptr"], world["kind_node"]
+    return [types_of_nodes(world, listed[ptr[k] : ptr[k + 1]]).tolist() for k in range(len(ptr) - 1)]
 
 
 def holds(world: World, types: int) -> Array:
@@ -41,7 +46,13 @@ def holds(world: World, types: int) -> Array:
     requests = world["requests"][["units", "per_node", "cpu", "mem", "gpu", "share", "kind"]].tolist()
     found = np.zeros((len(requests), types), dtype=bool)
     known: dict[tuple[int, ...], Array] = {}  # requests may differ in their speeds alone
+    fitting = Fitting(world["requests"], nodes, world["demand"], world["devices"], world["others"], types)
+    careful = world["requests"]["careful"] > (world["requests"]["accept"] == -1)
     for s, shape in enumerate(requests):
+        if careful[s]:
+            kind = int(world["requests"]["kind"][s])
+            found[s] = fitting.room(s, listed[ptr[kind] : ptr[kind + 1]])[1] >= shape[0]
+            continue
         if shape not in known:
             units, per_node, cpu, mem, gpu, share, kind = shape
             mine = nodes[listed[ptr[kind] : ptr[kind + 1]]]

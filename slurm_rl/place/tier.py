@@ -42,8 +42,8 @@ def place_tier(w: Record, s: int, view: int, first: int, last: int) -> int:
     """Chooses nodes for a request by tiers; the number of entries, 0 if it does not fit."""
     units = t.requests(w).units[s]
     per = t.requests(w).gpu[s]
-    if per == 0:
-        return NOT_MINE  # tiers are about whole GPUs
+    if per == 0 or t.requests(w).exclusive[s]:
+        return NOT_MINE  # tiers are about whole GPUs, and about what a job leaves of a node
     eligible = last - first
     # 1. Group the nodes that could take something: equal (room, free, total) are interchangeable.
     group = np.full(eligible, -1, dtype=np.int64)

@@ -10,8 +10,8 @@ import math
 import numpy as np
 
 from slurm_rl.kernel import tables as t
-from slurm_rl.kernel.arrays import Record
-from slurm_rl.kernel.jit import inlined, kernel
+from slurm_rl.kernel.arrays import NEVER, Record
+from slurm_rl.kernel.jit import inlined, inner, kernel
 from slurm_rl.kernel.links import FLOAT, INT, LIST, NOTHING, by_address, slot
 from slurm_rl.policy.estimate import refresh
 from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT, observe
@@ -165,6 +165,27 @@ def order_queue(w: Record, now: float, queue: np.ndarray, count: int) -> None:
         call_record_turn(w, now, queue, count)
     for i in range(count):
         order[i] = queue[order[i]]
+    if len(t.tiers(w)) > 0:
+        _by_tier(w, count)
+
+
+@inner
+def _by_tier(w: Record, count: int) -> None:
+    """Puts jobs of higher tiers first, each tier in the order that it has; there are few tiers."""
+    order, scratch, tiers = t.order(w), t.scratch(w), t.tiers(w)
+    at, last = 0, NEVER
+    while at < count:
+        best = -NEVER
+        for i in range(count):
+            if best < tiers[order[i]] < last:
+                best = tiers[order[i]]
+        for i in range(count):
+            if tiers[order[i]] == best:
+                scratch[at] = order[i]
+                at += 1
+        last = best
+    for i in range(count):
+        order[i] = scratch[i]
 
 
 call_order_queue = by_address("order_queue", order_queue, NOTHING, FLOAT, LIST, INT)

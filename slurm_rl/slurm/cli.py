@@ -51,6 +51,7 @@ class CliClient:
         if release.known:
             asked["nodes"] = ("scontrol", "-o", "-d", "show", "node")
             asked["squeue"] = text.squeue(traits, mark)
+            asked["asks"], asked["excluded"] = text.squeue_asks(mark), text.squeue_excluded(mark)
             if not traits.array_unique:
                 asked["arrays"] = text.squeue_arrays(mark)
             if not traits.cron_field and "enable" in text.setting(config, "ScronParameters"):
@@ -66,7 +67,8 @@ class CliClient:
         factors = text.factors(said["sprio"], mark) if "sprio" in said else {}
         if release.known:
             waiting, cron = text.arrays(said.get("arrays", ""), mark), text.cron_jobs(said.get("cron", ""))
-            jobs = text.jobs(said["squeue"], mark, factors, traits, waiting=waiting, cron=cron)
+            asks = text.asks(said["asks"], said["excluded"], mark)
+            jobs = text.jobs(said["squeue"], mark, factors, traits, waiting=waiting, cron=cron, asks=asks)
             nodes = text.nodes(said["nodes"])
         else:
             every = jsonform.jobs(said["jobs as json"].encode(), factors, self._exclusive(traits, mark))

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from slurm_rl.errors import SlurmError
+from slurm_rl.slurm.gres import asked_of_each_node, gpus_by_unit, node_counts, reports_parts, shared_parts
 from slurm_rl.slurm.model import PriorityFactors, SlurmJob, SlurmNode
 from slurm_rl.slurm.quantities import array_tasks, expand_hosts, gpus_in_gres, present, tres
 from slurm_rl.slurm.text import NO_COMMENT, requested_gpus, used
@@ -80,6 +81,9 @@ def _job(j: Mapping[str, Any], factors: Mapping[int, PriorityFactors], exclusive
     if task_id is not None:
         waiting, count = str(task_id), 1
     is_array = bool(number(j.get("array_job_id")))
+    per = [string(j.get(f"tres_per_{what}")) for what in ("job", "node", "task", "socket")]
+    gpus = requested_gpus(counts, per[0], per[1], per[2], nodes, tasks)
+    gres, problem = asked_of_each_node(per[0], per[1], per[2], per[3], nodes, tasks)
     minutes = number(j.get("time_limit"))
     return SlurmJob(
         job_id=job_id,
@@ -109,21 +113,17 @@ def _job(j: Mapping[str, Any], factors: Mapping[int, PriorityFactors], exclusive
         end_time=None if minutes is None else number(j.get("end_time")) or None,  # else a year hence
         time_limit=None if minutes is None else minutes * 60,
         nodes=nodes,
-        cpus=number(j.get("cpus")) or 1,
+        cpus=max(number(j.get("cpus")) or 1, gpus_by_unit(string(j.get("cpus_per_tres"))) * sum(gpus.values())),
         tasks=tasks,
         mem_mb=counts.get("mem", 0),
-        gpus=requested_gpus(
-            counts,
-            string(j.get("tres_per_job")),
-            string(j.get("tres_per_node")),
-            string(j.get("tres_per_task")),
-            nodes,
-            tasks,
-        ),
+        gpus=gpus,
+        gres=gres,
+        not_understood=problem,
         tres=counts,
         features=string(j.get("features")),
         prefer=string(j.get("prefer")),
         required_nodes=expand_hosts(string(j.get("required_nodes"))),
+        excluded_nodes=expand_hosts(string(j.get("excluded_nodes"))),
         exclusive=job_id in exclusive or "none" in [w.lower() for w in words(j.get("shared"))],
         node_list=expand_hosts(string(j.get("nodes"))),
         priority=number(j.get("priority")) or 0,
@@ -158,6 +158,10 @@ def _node(n: Mapping[str, Any]) -> SlurmNode:
         mem_mb_allocated=number(n.get("alloc_memory")) or 0,
         gpus=gpus_in_gres(string(n.get("gres"))),
         gpus_allocated=used(gpus_in_gres(string(n.get("gres_used")))),
+        gres=node_counts(string(n.get("gres"))),
+        gres_allocated=node_counts(string(n.get("gres_used"))),
+        shared=shared_parts(string(n.get("gres_used"))),
+        shared_known=reports_parts(string(n.get("gres_used"))),
         features=tuple(words(n.get("active_features"))),
         partitions=tuple(words(n.get("partitions"))),
     )

@@ -69,9 +69,12 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
     mem_mb: int = 0
     gpus: Mapping[str, int] = msgspec.field(default_factory=dict)  # total by type; UNTYPED if any type will do
     tres: Mapping[str, int] = msgspec.field(default_factory=dict)
+    gres: str = ""  # of each node, where it asks for more than GPUs of one type: gpu:a100:1,shard:2
+    not_understood: str = ""  # what of its request we cannot plan with
     features: str = ""
     prefer: str = ""
     required_nodes: tuple[str, ...] = ()
+    excluded_nodes: tuple[str, ...] = ()
     exclusive: bool = False
     node_list: tuple[str, ...] = ()
 
@@ -123,6 +126,10 @@ class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
     mem_mb_allocated: int = 0
     gpus: Mapping[str, int] = msgspec.field(default_factory=dict)
     gpus_allocated: Mapping[str, int] = msgspec.field(default_factory=dict)
+    gres: Mapping[str, int] = msgspec.field(default_factory=dict)  # by name and type: "gpu:a100", "shard:a100"
+    gres_allocated: Mapping[str, int] = msgspec.field(default_factory=dict)
+    shared: Mapping[str, tuple[int, ...]] = msgspec.field(default_factory=dict)  # parts in use (slurm/gres.py) …
+    shared_known: bool = False  # … False: only how many GPUs are shared is known
     features: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
 

@@ -155,6 +155,22 @@ def in_words(reason: str) -> Words:
     return _limit(**limit.groupdict())
 
 
+# Besides limits of associations and QOS: what keeps a job back however much is free.
+_KEPT_BACK = frozenset(
+    "Licenses JobArrayTaskLimit PartitionNodeLimit PartitionTimeLimit PartitionDown PartitionInactive PartitionConfig "
+    "InvalidAccount InvalidQOS AccountNotAllowed QOSNotAllowed QOSUsageThreshold AssociationJobLimit "
+    "AssociationResourceLimit AssociationTimeLimit QOSJobLimit QOSResourceLimit QOSTimeLimit AccountingPolicy "
+    "MaxMemPerLimit BurstBufferResources BurstBufferStageIn BurstBufferOperation MaxPoweredUpNodes "
+    "PowerNotAvail PowerReserved".split()
+)
+
+
+def keeps_back(reason: str) -> bool:
+    """Whether Slurm says that a limit or a licence keeps a job from starting, not a lack of free nodes."""
+    code = re.split(r"[\s,(]", reason.strip().strip("()"), maxsplit=1)[0]
+    return code in _KEPT_BACK or _LIMIT.match(code) is not None
+
+
 def known(code: str) -> bool:
     """Whether there are words for a code."""
     return code in _ROWS or _LIMIT.match(code) is not None

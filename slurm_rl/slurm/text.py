@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from slurm_rl.errors import SlurmError
 from slurm_rl.slurm.command import key_values, records
+from slurm_rl.slurm.gres import asked_of_each_node, gpus_by_unit, node_counts, reports_parts, shared_parts
 from slurm_rl.slurm.model import Health, PriorityFactors, PriorityWeights, SlurmJob, SlurmNode, SlurmPartition
 from slurm_rl.slurm.quantities import (
     array_tasks,
@@ -66,6 +67,8 @@ JOB_FIELDS = (
 )
 _ARRAY_FIELDS = ("ArrayJobID", "ArrayTaskID")
 _EXCLUSIVE_FIELDS = ("JobID", "Exclusive")
+_ASKS_FIELDS = ("JobID", "tres-per-socket", "cpus-per-tres")
+_EXCLUDED_FIELDS = ("%A", "%x")
 FACTOR_FIELDS = ("%i", "%Y", "%A", "%B", "%F", "%J", "%P", "%Q", "%S", "%T", "%N", "%f")
 _TRES_TERM = re.compile(r"=(-?[\d.]+)")
 
@@ -94,6 +97,38 @@ def squeue_exclusive(mark: str) -> tuple[str, ...]:
 def exclusive_jobs(output: str, mark: str) -> frozenset[int]:
     """Ids of the jobs that take whole nodes for themselves, from `squeue_exclusive`."""
     return frozenset(int(r["JobID"]) for r in records(output, _EXCLUSIVE_FIELDS, mark) if r["Exclusive"] == "NODE")
+
+
+class Asks(NamedTuple):
+    """What `squeue` leaves out of a waiting job's request."""
+
+    per_socket: str = ""
+    cpus_per_gpu: int = 0
+    excluded: tuple[str, ...] = ()
+
+
+def squeue_asks(mark: str) -> tuple[str, ...]:
+    """squeue for rare parts of waiting jobs' requests; their lines are those of `squeue_arrays`."""
+    return ("squeue", "-h", "-a", "-t", "PENDING", "-O", ",".join(f"{field}:{mark}" for field in _ASKS_FIELDS))
+
+
+def squeue_excluded(mark: str) -> tuple[str, ...]:
+    """squeue for `--exclude`, which only its old format knows."""
+    return ("squeue", "-h", "-a", "-t", "PENDING", "-o", "".join(field + mark for field in _EXCLUDED_FIELDS))
+
+
+def asks(said: str, excluded: str, mark: str) -> dict[int, Asks]:
+    """By job id what `squeue_asks` and `squeue_excluded` say; jobs of which they say nothing are left out."""
+    found = {}
+    for r in records(said, _ASKS_FIELDS, mark):
+        one = Asks(present(r["tres-per-socket"]), gpus_by_unit(r["cpus-per-tres"]))
+        if one != Asks() and r["JobID"].isdecimal():
+            found[int(r["JobID"])] = one
+    for r in records(excluded, _EXCLUDED_FIELDS, mark):
+        hosts = expand_hosts(r["%x"].strip())
+        if hosts and r["%A"].isdecimal():
+            found[int(r["%A"])] = found.get(int(r["%A"]), Asks())._replace(excluded=hosts)
+    return found
 
 
 class Waiting(NamedTuple):
@@ -131,6 +166,7 @@ def jobs(
     *,
     waiting: Mapping[int, Waiting] = MappingProxyType({}),
     cron: frozenset[int] = frozenset(),
+    asks: Mapping[int, Asks] = MappingProxyType({}),
 ) -> list[SlurmJob]:
     """Jobs from `squeue`, one per record, in the order of their first lines."""
     rows: dict[str, dict[str, str]] = {}
@@ -146,7 +182,7 @@ def jobs(
         if record is not None and record["State"] == "PENDING" and str(array) in tasks:
             tasks[str(array)] += [t for t in map(str, sorted(found.tasks)) if t not in listed[str(array)]]
             tasks[str(array)][-1] += f"%{found.limit}" if found.limit else ""
-    return [_job(r, ",".join(tasks.get(job_id, ())), factors, traits, cron) for job_id, r in rows.items()]
+    return [_job(r, ",".join(tasks.get(job_id, ())), factors, traits, cron, asks) for job_id, r in rows.items()]
 
 
 def _job(
@@ -155,14 +191,21 @@ def _job(
     factors: Mapping[int, PriorityFactors],
     traits: Traits,
     cron: frozenset[int],
+    asks: Mapping[int, Asks],
 ) -> SlurmJob:
     try:
         job_id = int(r["JobID"])
+        # Lines of an array's separate records are merged there: the array's id stands for all.
+        more = asks.get(job_id) or asks.get(_first_number(r["ArrayJobID"], 0)) or Asks()
         nodes, tasks = _first_number(r["NumNodes"], 1), _first_number(r["NumTasks"], 1)
         counts = tres(r["tres-alloc"])
         is_array = bool(listed)
         waiting, count, limit = array_tasks(listed) if is_array else ("", 1, 0)
         single = waiting.isdecimal()
+        gpus = requested_gpus(counts, r["tres-per-job"], r["tres-per-node"], r["tres-per-task"], nodes, tasks)
+        gres, problem = asked_of_each_node(
+            r["tres-per-job"], r["tres-per-node"], r["tres-per-task"], more.per_socket, nodes, tasks
+        )
         return SlurmJob(
             job_id=job_id,
             name=r["Name"],
@@ -191,10 +234,13 @@ def _job(
             deadline=timestamp(r["Deadline"]),
             time_limit=seconds(r["TimeLimit"]),
             nodes=nodes,
-            cpus=_first_number(r["NumCPUs"], 1),
+            cpus=max(_first_number(r["NumCPUs"], 1), more.cpus_per_gpu * sum(gpus.values())),
             tasks=tasks,
             mem_mb=counts.get("mem", 0),
-            gpus=requested_gpus(counts, r["tres-per-job"], r["tres-per-node"], r["tres-per-task"], nodes, tasks),
+            gpus=gpus,
+            gres=gres,
+            not_understood=problem,
+            excluded_nodes=more.excluded,
             tres=counts,
             features=named(r["Feature"]),
             prefer=named(r["Prefer"]),
@@ -299,6 +345,10 @@ def nodes(output: str) -> list[SlurmNode]:
                 mem_mb_allocated=int(v.get("AllocMem", 0)),
                 gpus=gpus_in_gres(v.get("Gres", "")),
                 gpus_allocated=used(gpus_in_gres(v.get("GresUsed", ""))),
+                gres=node_counts(v.get("Gres", "")),
+                gres_allocated=node_counts(v.get("GresUsed", "")),
+                shared=shared_parts(v.get("GresUsed", "")),
+                shared_known=reports_parts(v.get("GresUsed", "")),
                 features=_words(v.get("ActiveFeatures", "")),
                 partitions=_words(v.get("Partitions", "")),
             )

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from slurm_rl.traces.files import Source, write_file
 from slurm_rl.traces.table import Layout, Table, parse, whole
 from slurm_rl.traces.trace import (
+    ASKED_COLUMNS,
     MEASURED_COLUMNS,
     NATIVE_COLUMNS,
     OPTIONAL_COLUMNS,
@@ -43,7 +44,8 @@ def read(source: Source) -> Trace:
     """Reads a native trace; blank is unknown, rows without submit or run time are dropped and noted."""
     raw = source.raw
     names = _header(raw[: 1 << 16].decode("utf-8", errors="replace"))
-    known = {*NATIVE_COLUMNS, *OPTIONAL_COLUMNS, *MEASURED_COLUMNS, "command"}  # the last for replay --commands
+    known = {*NATIVE_COLUMNS, *OPTIONAL_COLUMNS, *ASKED_COLUMNS, *MEASURED_COLUMNS}
+    known.add("command")  # for replay --commands
     for name in _REQUIRED:
         if name not in names:
             raise source.error(
@@ -55,7 +57,7 @@ def read(source: Source) -> Trace:
     layout = Layout(
         names=tuple(names),
         numbers=tuple(n for n in (*_NUMBERS, *MEASURED_COLUMNS) if n in names),
-        labels=tuple(n for n in _LABELS if n in names),
+        labels=tuple(n for n in (*_LABELS, *ASKED_COLUMNS) if n in names),
         ids=("job_id",),
     )
     trace = _trace(parse(source, raw, layout))
@@ -114,6 +116,7 @@ def _trace(table: Table) -> Trace:
         priority=priority,
         deadline=deadline,
         notes=notes,
+        asked={n: table.label(n) for n in ASKED_COLUMNS if (table.label(n).codes >= 0).any()},
         measured=measured,
     )
     return kept(trace, screen.keep)
@@ -153,11 +156,13 @@ def _blocks(trace: Trace) -> Iterator[bytes]:
         if known.any():
             fields[column] = field
     measured = [m for m in MEASURED_COLUMNS if m in trace.measured and not np.isnan(trace.measured[m]).all()]
-    yield (",".join([*fields, *measured]) + "\n").encode()
+    asked = [a for a in ASKED_COLUMNS if a in trace.asked and (trace.asked[a].codes >= 0).any()]
+    yield (",".join([*fields, *asked, *measured]) + "\n").encode()
     quoted = {f: [_quoted(n) for n in v.names] for f in fields.values() if isinstance(v := getattr(trace, f), Labels)}
     for start in range(0, len(trace), _BLOCK):
         rows = slice(start, start + _BLOCK)
         texts = [_texts(getattr(trace, f), f, rows, quoted.get(f, [])) for f in fields.values()]
+        texts += [_texts(trace.asked[a], a, rows, [_quoted(n) for n in trace.asked[a].names]) for a in asked]
         texts += [_texts(trace.measured[m], m, rows, []) for m in measured]
         yield "".join([",".join(row) + "\n" for row in zip(*texts, strict=True)]).encode()
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from slurm_rl.domain.cluster import Cluster, SiteNode, node_classes
+from slurm_rl.domain.cluster import Cluster, Gres, SiteNode, node_classes
 from slurm_rl.traces.files import Source
 from slurm_rl.traces.jsonfile import entries_screen
 from slurm_rl.traces.slurmjobs import Records, jobs_of
@@ -120,9 +120,15 @@ def anonymised(trace: Trace, salt: str) -> Trace:
     )
 
 
+def _gres(node: SiteNode) -> Gres:
+    """Types of GPUs and slices, where a node has several; no history tells of shards and other GRES."""
+    kinds = tuple((f"gpu:{kind}", count) for kind, count in node.gpus.items() if count)
+    return kinds if len(kinds) > 1 else ()
+
+
 def site_cluster(nodes: Iterable[SiteNode], name: str, partitions: Collection[str] = ()) -> tuple[Cluster, int]:
-    """The nodes of these partitions as classes, and how many hold GPUs of several types (counted as their first)."""
-    found = node_classes(nodes, partitions)
+    """The nodes of these partitions as classes, and how many hold GPUs of several types."""
+    found = node_classes(nodes, partitions, gres=_gres)
     mixed = sum(sum(1 for count in n.gpus.values() if count) > 1 for _, same in found for n in same)
     classes = sorted((c for c, _ in found), key=lambda c: (c.gpu_type, c.gpus, c.cpus, c.mem_gb, c.partition))
     return Cluster(name, tuple(classes)), mixed

@@ -15,6 +15,8 @@ NATIVE_COLUMNS = (
     "job_id,submit_time,run_time,time_limit,num_gpus,gpu_type,num_nodes,cpus,mem_gb,user,group,vc,status"
 ).split(",")
 OPTIONAL_COLUMNS = ("qos", "priority", "deadline", "name")
+# What jobs ask for besides, as sbatch has it: GRES of each node, features, wished features, whole nodes (yes).
+ASKED_COLUMNS = ("gres", "constraint", "prefer", "exclusive")
 # What node agents measured: GPUs used of those held, percent of their time, GB on one GPU, GPU-minutes idle, kWh.
 MEASURED_COLUMNS = ("gpus_used", "gpu_util", "gpu_util_p95", "gpu_mem_gb", "gpu_idle_min", "energy_kwh")
 
@@ -86,6 +88,7 @@ class Trace:
     priority: Floats
     deadline: Ints  # seconds on the same clock as submit_time
     notes: tuple[Note, ...] = ()
+    asked: dict[str, Labels] = field(default_factory=dict)  # by ASKED_COLUMNS, those that some job has
     measured: dict[str, Floats] = field(default_factory=dict)  # by MEASURED_COLUMNS, those that are known; NaN unknown
     meta: dict[str, object] = field(default_factory=dict)  # format, sha256, time origin, max_procs of an SWF header …
 
@@ -98,6 +101,7 @@ class Trace:
         for column in COLUMN_FIELDS:
             values = getattr(self, column)
             changed[column] = values.take(rows) if isinstance(values, Labels) else values[rows]
+        changed["asked"] = {name: values.take(rows) for name, values in self.asked.items()}
         changed["measured"] = {name: values[rows] for name, values in self.measured.items()}
         return replace(self, **changed)  # type: ignore[arg-type]  # each column keeps its own type
 

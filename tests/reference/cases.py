@@ -117,3 +117,87 @@ def _job(rng: random.Random, style: str, number: int, scale: int, horizon: int) 
     if style == "overlapping":
         fields["partition"] = rng.choice(("p", "q", "r", ""))
     return Job(id=number + 1, **fields)  # type: ignore[arg-type]  # each field by its name
+
+
+GRES_STYLES = ("mixed", "slices", "shards", "features", "partitions", "whole nodes", "everything")
+
+
+def a_gres_case(seed: int, *, failures: bool = False) -> Case:
+    """The case of a seed: nodes with several GRES kinds, and jobs that ask for them, for features and partitions."""
+    rng = random.Random(seed)
+    style = rng.choice(GRES_STYLES)
+    cluster = _gres_cluster(rng, style)
+    count = rng.randint(2, 14)
+    scale = rng.choice((1, 1, 7, 40))
+    horizon = rng.choice((1, count, 4 * count))
+    jobs = [_gres_job(rng, style, i, scale, horizon) for i in range(count)]
+    rng.shuffle(jobs)
+    events: list[Event] = []
+    if failures:
+        node, at = rng.randrange(cluster.nodes), rng.randint(0, 2 * horizon) * scale
+        events = [Event(at, node, False), Event(at + rng.randint(1, 20) * scale, node, True)]
+    return Case(cluster, jobs, events)
+
+
+def _gres_cluster(rng: random.Random, style: str) -> Cluster:
+    every = style == "everything"
+    classes = []
+    for _ in range(rng.randint(1, 3)):
+        gres: dict[str, int] = {}
+        if style in ("mixed", "slices") or every:
+            for kind in rng.sample(("A", "B", "A_1g.5gb", "A_3g.20gb"), rng.randint(1, 3)):
+                if style == "slices" or every or "g." not in kind:
+                    gres[f"gpu:{kind}"] = rng.randint(1, 3)
+        else:
+            gres["gpu:A"] = rng.randint(0, 3)
+        if (style == "shards" or every) and any(name in gres and gres[name] for name in ("gpu:A", "gpu:B")):
+            gres[rng.choice(("shard", "mps"))] = rng.randint(1, 9)
+        if rng.random() < 0.3:
+            gres["fpga"] = rng.randint(1, 2)
+        classes.append(
+            NodeClass(
+                rng.randint(1, 2),
+                cpus=rng.choice((None, 3, 4, 8)),
+                mem_gb=rng.choice((None, 4)),
+                partition=rng.choice(("p", "q", "p,q")) if style == "partitions" or every else "p",
+                speed=rng.choice((1.0, 1.0, 2.0)),
+                gres=tuple(gres.items()),
+                features=tuple(f for f in ("fast", "big", "ib") if rng.random() < 0.5),
+            )
+        )
+    return Cluster("gres", tuple(classes))
+
+
+def _gres_job(rng: random.Random, style: str, number: int, scale: int, horizon: int) -> Job:
+    every = style == "everything"
+    run = rng.choice((0, 1, 2, 3, 5, 8)) * scale
+    fields: dict[str, object] = {
+        "submit": rng.randint(0, horizon) * scale,
+        "run": run,
+        "limit": max(rng.choice((run, 2, 3, 5, 10)) * (1 if scale == 1 else scale), 1),
+        "cpus": rng.choice((None, 1, 1, 2)),
+        "nodes": rng.choice((0, 0, 1, 2)),
+        "mem_gb": rng.choice((None, None, 1, 3)),
+        "user": rng.choice(("u", "v")),
+        "priority": rng.choice((None, 0.0, 1.0, 5.0)),
+    }
+    asks = ["", "", "gpu:1", "gpu:2", "gpu:A", "gpu:A:2", "fpga:1", "gpu:1,fpga"]
+    if style in ("mixed", "slices") or every:
+        asks += ["gpu:B:1", "gpu:a_1g.5gb:2", "gpu:A:1,gpu:B:1", "gpu:A_3g.20gb", "gpu:A:1,gpu:1", "gpu:none"]
+    if style == "shards" or every:
+        asks += ["shard:1", "shard:2", "shard:3", "mps:1", "mps:2,fpga", "shard:1,gpu:1"]
+    fields["gres"] = rng.choice(asks)
+    if not fields["gres"]:
+        fields["gpus"] = rng.choice((0, 1, 2, 3, 0.5, 0.3) if style == "shards" or every else (0, 1, 2, 3))
+        fields["gpu_type"] = rng.choice(("", "", "A", "B", "A|B", "A_1g.5gb"))
+    if style == "features" or every:
+        fields["constraint"] = rng.choice(
+            ("", "fast", "fast&big", "fast|big", "(fast|big)&ib", "[fast|big]", "[fast*1&big*1]")
+        )
+        fields["prefer"] = rng.choice(("", "", "ib", "fast&ib"))
+    if style == "partitions" or every:
+        fields["partition"] = rng.choice(("", "p", "q", "p,q", "q,p", "r,p"))
+    if style == "whole nodes" or every:
+        shared = any(name in str(fields["gres"]) for name in ("shard", "mps"))
+        fields["exclusive"] = rng.random() < 0.3 and not shared
+    return Job(id=number + 1, **fields)  # type: ignore[arg-type]  # each field by its name

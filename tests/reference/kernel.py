@@ -6,6 +6,7 @@ import numpy as np
 
 from reference.model import Ask, Node, View
 from reference.place import tier_best, tier_cost, tier_family
+from slurm_rl.domain.gres import SHARINGS
 from slurm_rl.kernel.arrays import ENTRY, NODE, POOL, REQUEST
 from slurm_rl.kernel.catalogue import find_kernel
 from slurm_rl.kernel.links import link
@@ -22,8 +23,29 @@ def compiled_placement(nodes: list[Node], view: View, ask: Ask, placer: str) -> 
         requests[name] = getattr(ask, name)
     pools["last_node"] = count
     table = np.zeros(count, dtype=NODE)
-    table["gpu"] = [n.gpus for n in nodes]
-    free = np.array([[view.cpu, view.mem, view.gpus]], dtype=np.int32).transpose(0, 2, 1).copy()
+    table["gpu"], table["cpu"], table["mem"] = [n.gpus for n in nodes], [n.cpus for n in nodes], [n.mem for n in nodes]
+    table["klass"] = np.arange(count)
+    types = list(dict.fromkeys(card.type.upper() for n in nodes for card in n.cards))
+    devices = np.full((count, max([1, *(n.gpus for n in nodes)]), 4), -1, dtype=np.int64)
+    for n, node in enumerate(nodes):
+        for k, card in enumerate(node.cards):
+            kind = types.index(card.type.upper())
+            devices[n, k] = kind, card.parts, SHARINGS.index(card.sharing), kind
+    names = list(dict.fromkeys(name for n in nodes for name in n.others))
+    others = np.array([[n.others.get(name, 0) for name in names] for n in nodes], dtype=np.int64)
+    demand = np.zeros((1, len(types) + len(names)), dtype=np.int64)
+    for kind, amount in ask.exact:
+        demand[0, types.index(kind.upper())] = amount
+    for name, amount in ask.others:
+        demand[0, len(types) + names.index(name)] = amount
+    requests["chain"], requests["careful"], requests["exact"] = -1, view.used is not None, bool(ask.exact)
+    requests["accept"] = sum(1 << types.index(kind) for kind in ask.accept if kind in types) if ask.accept else -1
+    requests["shards"], requests["sharing"] = ask.shards, SHARINGS.index(ask.sharing)
+    free = np.array([[view.cpu, view.mem, view.gpus]], dtype=np.int32).transpose(0, 2, 1)
+    left = np.array([[[o.get(name, 0) for name in names] for o in view.others]], dtype=np.int32).reshape(
+        1, count, len(names)
+    )
+    free = np.ascontiguousarray(np.concatenate([free, left.reshape(1, count, len(names))], axis=2))
     slots = max((n.gpus for n in nodes), default=0) if view.used is not None else 0
     used = np.full((1, count, slots), 1000, dtype=np.int16)
     for n in range(count if view.used is not None else 0):
@@ -36,6 +58,10 @@ def compiled_placement(nodes: list[Node], view: View, ask: Ask, placer: str) -> 
         kind_node=np.array(ask.nodes, dtype=np.int64),
         free=free,
         used=used,
+        devices=devices,
+        others=others.reshape(count, len(names)),
+        demand=demand,
+        speed=np.ones((1, max(len(types), 1))),
         total=np.array([[[sum(view.cpu), sum(view.mem), sum(view.gpus)]]], dtype=np.int64),
         spot=np.zeros(ask.units + 1, dtype=ENTRY),
     )

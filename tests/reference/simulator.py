@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from builders import Event, Job, Ran
 
 from reference.amounts import Amounts
-from reference.model import Ask, Node, Placement, View, ask_of, nodes_of, pools_of
+from reference.model import Ask, Node, Placement, View, ask_of, gres_of, nodes_of, pools_of
 from reference.place import first_fit, from_cursor, node_by_node, with_gpus
 from reference.score import History, Use, fair_tree, score
 from slurm_rl.domain.cluster import Cluster
@@ -84,22 +84,27 @@ class Reference:
         self.formula, self.source = name, source or ("user" if name == "smith" else "limit")
         self.nodes = nodes_of(self.cluster)
         self.class_of = [c for c, nodes in enumerate(self.cluster.classes) for _ in range(nodes.count)]
-        self.pool_of_partition = pools_of(self.cluster)
         rows = sorted(self.rows, key=lambda r: (r.submit, r.id))
+        self.pool_of_partition = pools_of(self.cluster, rows)
         self.jobs: list[Live] = []
         self.rejected: list[Job] = []
-        speeds = {n.type.upper(): n.speed for n in self.nodes if n.type}
+        # Of one name at several speeds, the one that the cluster file has last for the first time.
+        seen = dict.fromkeys((n.cards[0].type, n.cards[0].speed) for n in self.nodes if n.cards)
+        seen |= dict.fromkeys((card.type, card.speed) for n in self.nodes for card in n.cards)
+        speeds = {name.upper(): speed for name, speed in seen if name}
         for index, row in enumerate(rows):
-            ask = ask_of(self.cluster, self.nodes, row)
+            ask = ask_of(self.cluster, self.nodes, row, rows)
             if ask is None:
                 self.rejected.append(row)
                 continue
             # A run time was measured on the GPU type that the row names, else at speed 1.
-            measured = speeds.get(row.gpu_type.upper(), 1.0) if row.gpus > 0 else 1.0
+            typed = [t for t in (gres_of(row.gres) or {}).get("gpu", {}) if t]
+            measured = speeds.get((typed[0] if len(typed) == 1 else row.gpu_type).upper(), 1.0) if ask.on_gpus else 1.0
             limit = max(row.limit, 1)
-            keys = History.keys(row.user, row.name, ask.volume, row.gpus > 0, row.limit)
+            keys = History.keys(row.user, row.name, ask.volume, ask.on_gpus, row.limit)
             self.jobs.append(Live(row, index, ask, row.run * measured, limit, ask.volume, keys, row.account))
-        told_apart = any(0 < r.gpus < 1 for r in rows)
+        told_apart = any(0 < r.gpus < 1 for r in rows) or any(len({c.type for c in n.cards}) > 1 for n in self.nodes)
+        told_apart |= any(r.exclusive or set(gres_of(r.gres) or ()) - {"gpu"} for r in rows)
         self.free = View.empty(self.nodes, told_apart)
         self.down: set[int] = set()
         self.cursor = {p: min(self._nodes_of_pool(p)) for p in set(self.pool_of_partition.values())}
@@ -202,7 +207,8 @@ class Reference:
                 (node.cpus, node.mem, node.gpus) if event.up else (0, 0, 0)
             )
             if self.free.used is not None:
-                self.free.used[n] = [0 if event.up else 1000] * node.gpus
+                self.free.used[n] = [0 if event.up else card.parts for card in node.cards]
+            self.free.others[n] = dict(node.others) if event.up else dict.fromkeys(node.others, 0)
             for job in self._queued_in(pool):
                 job.booked = None
             self._touch(pool, True)
@@ -228,8 +234,13 @@ class Reference:
         self.accounts[job.account].hold(sign * job.size, self.now)
 
     def _speed(self, job: Live) -> float:
-        """A gang goes at the pace of its slowest node; jobs without GPUs at 1."""
-        return min(self.nodes[n].speed for n, _, _ in job.held) if job.row.gpus > 0 else 1.0
+        """A gang goes at the pace of its slowest GPU; jobs without GPUs at 1."""
+        if not job.ask.on_gpus:
+            return 1.0
+        if self.free.used is None:
+            return min(self.nodes[n].cards[0].speed for n, _, _ in job.held)
+        held = (self.nodes[n].cards[g] for n, _, gpus in job.held for g in gpus)
+        return min(card.speed for card in held if job.ask.likes(card))
 
     def _needs(self, job: Live) -> int:
         """Remaining seconds on its nodes: rounded, and of a job that has anything to do at least one."""
@@ -300,13 +311,21 @@ class Reference:
 
     # --- placing and starting ---------------------------------------------------------------------------------------
 
-    def _place(self, view: View, ask: Ask) -> Placement | None:
+    def _place(self, view: View, whole: Ask) -> Placement | None:
+        """In the first of the request's sets of nodes that has room."""
+        for nodes in whole.sets:
+            placement = self._place_in(view, replace(whole, nodes=nodes))
+            if placement is not None:
+                return placement
+        return None
+
+    def _place_in(self, view: View, ask: Ask) -> Placement | None:
         match self.placement:
             case "first-fit":
                 chosen = first_fit(view, ask)
             case "round-robin":
                 chosen = from_cursor(view, ask, self.cursor[ask.pool])
-            case "tier" if ask.gpu:
+            case "tier" if ask.gpu and not ask.exclusive:
                 assert self.choose_tier is not None
                 chosen = self.choose_tier(self.nodes, view, ask)
             case _:

@@ -153,8 +153,11 @@ class GpuTypeWriter:
         for key, start in zip(keys, plan.starts, strict=True):
             job = view.jobs[start.job]
             kinds = {view.gpu_types[int(nodes["type"][n])] for n, _ in start.nodes}
-            if len(kinds) != 1 or steerable(job, self.field):
-                continue
+            several = any(
+                len(set(world["devices"][nodes["klass"][n], :, 0].tolist()) - {-1}) > 1 for n, _ in start.nodes
+            )
+            if len(kinds) != 1 or several or steerable(job, self.field):
+                continue  # a node's feature does not say which of its types a job gets
             kind = int(requests["kind"][world["jobs"]["request"][start.job]])
             mine = world["kind_node"][world["kind_ptr"][kind] : world["kind_ptr"][kind + 1]]
             if len({int(t) for t in nodes["type"][mine]}) > 1:

@@ -11,29 +11,11 @@ from dataclasses import replace
 
 import pytest
 from builders import replay
-from reference.cases import BACKFILLS, PLACEMENTS, POLICIES, Case, a_case
-from reference.kernel import checked_tier
-from reference.simulator import Reference
+from reference.cases import BACKFILLS, PLACEMENTS, POLICIES, a_case
+from reference.compare import compare
 
 ROUNDS = 6  # cases for each policy × backfill × placement
 PREEMPTIVE = ("srpt", "srpt@oracle", "srpt@user", "static-priority")
-
-
-def compare(case: Case, policy: str, backfill: str, placement: str, **more: object) -> str:
-    """What differs, or nothing."""
-    expected = Reference(
-        case.cluster,
-        case.jobs,
-        policy,
-        backfill,
-        placement,
-        events=case.events,
-        choose_tier=checked_tier,
-        **more,  # type: ignore[arg-type]  # each option by its name
-    ).run()
-    got = replay(case.cluster, case.jobs, policy, backfill, placement, events=case.events, **more)
-    wrong = [f"job {j}: want {expected[j]}, got {got[j]}" for j in sorted(expected) if expected[j] != got[j]]
-    return "\n".join([f"{policy} {backfill} {placement} {more}", *wrong]) if wrong else ""
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
