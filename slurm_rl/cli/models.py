@@ -32,7 +32,8 @@ def list_models(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """
     from slurm_rl.controller.promote import Promotions
     from slurm_rl.errors import ModelError
-    from slurm_rl.policy.checkpoint import MANIFEST, load_model, model_directories
+    from slurm_rl.policy.checkpoint import MANIFEST, model_directories
+    from slurm_rl.policy.meta import load_any
 
     promotions = Promotions(_state_dir(config))
     current, previous = promotions.names()
@@ -41,7 +42,7 @@ def list_models(config: ConfigFile = None, as_json: AsJson = False) -> None:
         for path in sorted(p.parent for p in place.glob(f"*/{MANIFEST}") if not p.parent.name.startswith(".")):
             row: dict[str, Any] = {"name": path.name, "path": str(path), "hash": "", "problem": "", "role": ""}
             try:
-                row["hash"] = load_model(path).digest
+                row["hash"] = load_any(path).digest
             except ModelError as error:
                 row["problem"] = str(error)
             if place == promotions.directory:
@@ -64,11 +65,13 @@ def show(
 
     Example: slurm-rl models show default
     """
-    from slurm_rl.policy.checkpoint import MANIFEST, find_model, load_model
+    from slurm_rl.policy.checkpoint import MANIFEST, find_model
+    from slurm_rl.policy.meta import load_any
 
-    model = load_model(find_model(name))
+    model = load_any(find_model(name))
     if as_json:
-        print(json.dumps({"name": model.name, "path": str(model.path), "hash": model.digest} | dict(model.manifest)))
+        head = {"name": model.path.name, "path": str(model.path), "hash": model.digest}
+        print(json.dumps(head | dict(model.manifest)))
     else:
         print(f"# {model.path}\n" + (model.path / MANIFEST).read_text(encoding="utf-8"), end="")
 

@@ -15,11 +15,12 @@ from slurm_rl.decide import decide
 from slurm_rl.domain.cluster import NodeClass
 from slurm_rl.errors import InputError, ModelError
 from slurm_rl.kernel.jit import kernel
-from slurm_rl.policy.checkpoint import load_model, to_toml
-from slurm_rl.policy.meta import DEFAULT_SET, Meta, evaluate, load_meta, parse_members, save_meta
+from slurm_rl.policy.checkpoint import find_model, load_model, to_toml
+from slurm_rl.policy.meta import DEFAULT_SET, Meta, MetaModel, evaluate, load_any, load_meta, parse_members, save_meta
 from slurm_rl.policy.meta_network import META_LAYOUT, WIDTH, value_members
 from slurm_rl.policy.regime import REGIME_COUNT, REGIME_FEATURES
 from slurm_rl.policy.registry import PolicySpec, parse_policy
+from slurm_rl.train.meta_scenes import HELD_OUT
 
 SET = ("fcfs", "sjf@user", "ljf", "edf")
 
@@ -241,3 +242,12 @@ def test_a_model_of_another_set_is_refused(change: dict[str, object], told: str,
     a_model(tmp_path / "m")
     with pytest.raises(ModelError, match=told):
         load_meta(_changed(tmp_path / "m", **change))
+
+
+def test_the_shipped_model_is_whole() -> None:
+    model = load_any(find_model("meta"))
+    assert isinstance(model, MetaModel)
+    assert model.meta.names == DEFAULT_SET
+    assert model.manifest["algorithm"] == "metadqn"
+    assert set(model.manifest["training"]["held_out"]) == set(HELD_OUT)
+    assert parse_policy("meta:meta").digest == model.digest
