@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
+from slurm_rl.domain.tres import gres_gpus, size_mb, tres_counts, typed_gpus
 from slurm_rl.errors import SlurmError
 from slurm_rl.slurm.model import UNTYPED
 
 _ABSENT = frozenset({"", "(null)", "N/A", "None", "none", "NONE", "Unknown", "None assigned", "n/a"})
-_UNIT_MB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)B?", re.IGNORECASE)
-# Requests: gres:gpu:a100:2 (22.05), gres/gpu:a100:2 and gres/gpu:a100=2 (newer). Nodes: gpu:a100:2(S:0-1), (IDX:0-1).
-# The type is optional and tried last, so `gpu:8` is a count and `gpu:4090:8` has a type.
-_GPU = re.compile(r"(?:gres[:/])?gpu(?::(?P<type>[^:=,()]+))??(?:[:=](?P<count>\d+))?(?:\(.*\))?", re.IGNORECASE)
-_GRES_SEPARATOR = re.compile(r",(?![^(]*\))")  # commas inside (IDX:0,2) do not separate
 
 
 def present(text: str) -> str:
@@ -53,49 +48,30 @@ def timestamp(text: str) -> int | None:
 
 
 def megabytes(text: str) -> int:
-    """`4G`, `1024M`, `500000K` or a plain number of megabytes."""
-    match = _SIZE.match(text)
-    return round(float(match[1]) * _UNIT_MB[match[2].upper() or "M"]) if match else 0
-
-
-@lru_cache(maxsize=4096)
-def _tres(text: str) -> tuple[tuple[str, int], ...]:
-    pairs = (item.partition("=") for item in text.split(",") if "=" in item)
-    return tuple((key, megabytes(value) if key == "mem" else _count(value)) for key, _, value in pairs)
+    """`4G`, `1024M`, `500000K` or a plain number of megabytes; 0 where the text is none of these."""
+    found = size_mb(text)
+    return 0 if math.isnan(found) else round(found)
 
 
 def tres(text: str) -> dict[str, int]:
-    """`cpu=4,mem=1G,gres/gpu:a100=2` as numbers; memory in megabytes."""
-    return dict(_tres(text)) if text not in _ABSENT else {}
-
-
-def _count(text: str) -> int:
-    factor = {"K": 1_000, "M": 1_000_000, "G": 1_000_000_000}.get(text[-1:].upper(), 1)
-    number = text if factor == 1 else text[:-1]
-    try:
-        return round(float(number) * factor)
-    except ValueError:
-        return 0
+    """`cpu=4,mem=1G,gres/gpu:a100=2` as whole numbers; memory in megabytes."""
+    return {key: round(value) for key, value in tres_counts(text).items()} if text not in _ABSENT else {}
 
 
 def gpus_in_gres(text: str) -> dict[str, int]:
     """GPUs by type in a GRES request or a node's Gres line."""
     found: dict[str, int] = {}
-    if text in _ABSENT:
-        return found
-    for item in _GRES_SEPARATOR.split(text.replace(":(null)", "")):
-        match = _GPU.fullmatch(item.strip())
-        if match is not None:
-            kind = (match["type"] or UNTYPED).lower()
-            found[kind] = found.get(kind, 0) + int(match["count"] or 1)
+    if text not in _ABSENT:
+        for kind, count in gres_gpus(text):
+            name = (kind or UNTYPED).lower()
+            found[name] = found.get(name, 0) + count
     return found
 
 
 def gpus_in_tres(counts: dict[str, int]) -> dict[str, int]:
     """GPUs by type in TRES counts; those beyond the typed ones are untyped."""
-    typed = {key.partition(":")[2].lower(): n for key, n in counts.items() if key.startswith("gres/gpu:") and n}
-    untyped = counts.get("gres/gpu", 0) - sum(typed.values())
-    return typed | ({UNTYPED: untyped} if untyped > 0 else {})
+    typed, others = typed_gpus(counts)
+    return {kind.lower(): round(n) for kind, n in typed.items()} | ({UNTYPED: round(others)} if others else {})
 
 
 @lru_cache(maxsize=4096)

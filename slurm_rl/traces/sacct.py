@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from slurm_rl.domain.tres import tres_counts
 from slurm_rl.traces.assemble import header_of, layout_of, renamed
 from slurm_rl.traces.files import Source
-from slurm_rl.traces.slurmjobs import Records, duration, gigabytes, gpus_of, jobs_of, tres_value, whole_ids
+from slurm_rl.traces.slurmjobs import Records, duration, gigabytes, gpus_of, jobs_of, whole_ids
 from slurm_rl.traces.table import Table, parse
 from slurm_rl.traces.trace import Floats, Labels, Trace
 
@@ -45,14 +46,12 @@ def _records(table: Table) -> Records:
     limit = _first(_each(table, "timelimitraw", _count) * 60.0, _each(table, "timelimit", duration))
     tres = ("reqtres", "alloctres")
     nodes = _first(*(_each(table, n, _count) for n in ("reqnodes", "nnodes", "allocnodes")))
-    nodes = _first(_positive(nodes), *(_each(table, t, lambda s: _count(tres_value(s, "node"))) for t in tres))
+    nodes = _first(_positive(nodes), *(_each(table, t, _of("node")) for t in tres))
     cpus = _first(
         *(_positive(_each(table, n, _count)) for n in ("reqcpus", "ncpus", "alloccpus")),
-        *(_each(table, t, lambda s: _count(tres_value(s, "cpu"))) for t in tres),
+        *(_each(table, t, _of("cpu")) for t in tres),
     )
-    memory = _first(
-        *(_each(table, t, lambda s: gigabytes(tres_value(s, "mem"))) for t in tres), _memory(table, nodes, cpus)
-    )
+    memory = _first(*(_each(table, t, _of("mem")) / 1024.0 for t in tres), _memory(table, nodes, cpus))
     gpu_columns = (*tres, "reqgres", "allocgres")
     gpus = _first(*(_positive(_each(table, n, lambda s: float(gpus_of(s)[0]))) for n in gpu_columns))
     text = "jobid" if "jobid" in table.ids else "jobidraw"
@@ -85,6 +84,11 @@ def _each(table: Table, column: str, value: Callable[[str], float]) -> Floats:
     labels = table.label(column)
     values = np.array([*(value(n) for n in labels.names), math.nan], dtype=np.float64)
     return values[labels.codes]
+
+
+def _of(key: str) -> Callable[[str], float]:
+    """What a TRES list counts of one thing; NaN where it does not."""
+    return lambda text: tres_counts(text).get(key, math.nan)
 
 
 def _count(text: str) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 
 from slurm_rl.traces.files import Source
 from slurm_rl.traces.jsonfile import decode, entries_screen
-from slurm_rl.traces.slurmjobs import Records, jobs_of
+from slurm_rl.traces.slurmjobs import Records, gpus_in, jobs_of
 from slurm_rl.traces.trace import Floats, Labels, Trace
 
 
@@ -70,10 +70,9 @@ def _row(job: dict[str, Any]) -> dict[str, Any]:
     requested, allocated = job["tres"].get("requested") or [], job["tres"].get("allocated") or []
     wanted = _tres(requested)
     given = wanted | {k: v for k, v in _tres(allocated).items() if k not in wanted}
-    types = [name for kind, name in wanted if kind == "gres/gpu" and name]
-    gpus = max(wanted.get(("gres/gpu", ""), 0.0), sum(v for (k, n), v in wanted.items() if k == "gres/gpu" and n))
+    gpus, gpu_type = gpus_in(wanted)
     if not gpus:
-        gpus = given.get(("gres/gpu", ""), 0.0)
+        gpus, _ = gpus_in(given)
     state = job["state"]["current"]
     name = state[0] if isinstance(state, list) else state
     limit = _number(time.get("limit"))
@@ -84,11 +83,11 @@ def _row(job: dict[str, Any]) -> dict[str, Any]:
         "start": start if start > 0 else math.nan,
         "elapsed": _number(time["elapsed"]),
         "limit": limit * 60 if limit > 0 else math.nan,
-        "nodes": given.get(("node", ""), math.nan),
-        "cpus": given.get(("cpu", ""), math.nan),
-        "mem_gb": given.get(("mem", ""), math.nan) / 1024,
+        "nodes": given.get("node", math.nan),
+        "cpus": given.get("cpu", math.nan),
+        "mem_gb": given.get("mem", math.nan) / 1024,
         "gpus": gpus,
-        "gpu_type": types[0] if len(types) == 1 else "",
+        "gpu_type": gpu_type,
         "user": job.get("user") or (job.get("association") or {}).get("user"),
         "account": job.get("account"),
         "partition": job.get("partition"),
@@ -99,16 +98,15 @@ def _row(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _tres(entries: list[dict[str, Any]]) -> dict[tuple[str, str], float]:
-    """Counts by (type, name): ("gres/gpu", "a100"), ("mem", "") in MB …; the name of `gpu` itself may stand apart."""
-    found: dict[tuple[str, str], float] = {}
+def _tres(entries: list[dict[str, Any]]) -> dict[str, float]:
+    """Counts as a TRES list names them: `gres/gpu:a100`, `mem` in MB …; the name of `gpu` itself may stand apart."""
+    found: dict[str, float] = {}
     for entry in entries:
-        kind, name = entry["type"], entry.get("name") or ""
-        if kind == "gres":
-            kind, _, name = f"gres/{name}".partition(":")
-        count = _number(entry.get("count"))
+        kind, name, count = entry["type"], entry.get("name") or "", _number(entry.get("count"))
+        if kind.startswith("gres") and name:
+            kind += f"/{name}" if kind == "gres" else f":{name}"
         if count >= 0:
-            found[kind, name] = count
+            found[kind] = count
     return found
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from slurm_rl.domain.tres import gres_gpus, lone_type, size_mb, typed_gpus
 from slurm_rl.traces.assemble import assemble
 from slurm_rl.traces.table import Screen
 from slurm_rl.traces.trace import Floats, Labels, Trace
 
-_UNITS = {"K": 1024.0**-2, "M": 1024.0**-1, "G": 1.0, "T": 1024.0, "P": 1024.0**2}
-_GPU = re.compile(r"gres[/:]gpu(?::(?P<type>[^=:,]+))?[=:](?P<count>\d+)")
 _NOT_DONE = ("RUNNING", "PENDING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "STAGE_OUT")
 
 
@@ -128,28 +127,24 @@ def _merge_parts(records: Records, screen: Screen) -> None:
     screen.skip(merged, "parts of heterogeneous jobs: added to their first part")
 
 
-def gpus_of(tres: str) -> tuple[int, str]:
+def gpus_of(text: str) -> tuple[int, str]:
     """The number of GPUs in a TRES or GRES list, and their type where one is named."""
-    plain, typed = 0, dict[str, int]()
-    for match in _GPU.finditer(tres):
-        if match["type"]:
-            typed[match["type"]] = typed.get(match["type"], 0) + int(match["count"])
-        else:
-            plain = max(plain, int(match["count"]))
-    # gres/gpu=4 counts what gres/gpu:a100=4 says again.
-    return max(plain, sum(typed.values())), "|".join(typed) if len(typed) == 1 else ""
+    counts: dict[str, float] = {}
+    for kind, count in gres_gpus(",".join(item for item in text.split(",") if item.startswith("gres"))):
+        key = f"gres/gpu:{kind}" if kind else "gres/gpu"
+        counts[key] = counts.get(key, 0.0) + count if kind else max(counts.get(key, 0.0), count)
+    return gpus_in(counts)
+
+
+def gpus_in(counts: Mapping[str, float]) -> tuple[int, str]:
+    """The number of GPUs in TRES counts, and their type where one is named."""
+    typed, others = typed_gpus(counts)
+    return round(sum(typed.values()) + others), lone_type(typed)
 
 
 def gigabytes(text: str) -> float:
     """`16G`, `1024M`, `500000K` or a plain number of megabytes, in GB; NaN where there is none."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTP]?)B?", text, re.IGNORECASE)
-    return float(match[1]) * _UNITS[match[2].upper() or "M"] if match else float("nan")
-
-
-def tres_value(tres: str, key: str) -> str:
-    """The text after `key=` in a TRES list."""
-    match = re.search(rf"(?:^|,){key}=([^,]+)", tres)
-    return match[1] if match else ""
+    return size_mb(text) / 1024.0
 
 
 def duration(text: str) -> float:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from slurm_rl.domain.tres import size_mb
 from slurm_rl.errors import SlurmError
 from slurm_rl.slurm.quantities import (
     array_tasks,
     expand_hosts,
     gpus_in_gres,
     gpus_in_tres,
-    megabytes,
     seconds,
     timestamp,
     tres,
@@ -48,10 +50,11 @@ def test_times_are_unix_seconds_or_absent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "mb"), [("4G", 4096), ("512M", 512), ("2048K", 2), ("1.50T", 1_572_864), ("1000", 1000), ("", 0)]
+    ("text", "mb"), [("4G", 4096), ("512M", 512), ("2048K", 2), ("1.50T", 1_572_864), ("1000", 1000)]
 )
 def test_memory_is_in_megabytes(text: str, mb: int) -> None:
-    assert megabytes(text) == mb
+    assert size_mb(text) == mb
+    assert math.isnan(size_mb(text + "?"))
 
 
 def test_tres_are_numbers_and_memory_is_in_megabytes() -> None:
