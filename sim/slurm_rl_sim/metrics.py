@@ -12,8 +12,8 @@ import numpy as np
 
 from slurm_rl.kernel.arrays import UNLIMITED, Array
 from slurm_rl.kernel.build import Workload
-from slurm_rl.kernel.jit import kernel
 from slurm_rl_sim import state as st
+from slurm_rl_sim.fragments import queue_lengths, waiting_spans, while_waiting
 from slurm_rl_sim.result import Result
 
 BOUND = 10.0  # seconds: the bound of bounded slowdown
@@ -218,12 +218,15 @@ def _cluster(result: Result, picked: Array) -> dict[str, Value]:
     energy = (idle_watts + (busy_watts - idle_watts) * np.minimum(share, 1.0)).sum() * span / 3.6e6
     submit, start = result.trace.submit_time[result.ran], result.start[result.ran]
     queue_max, queue_mean, waiting = _queue(submit, start, first, last)
-    allocation, fragmentation = _occupancy(capacity, node, amount, result.start[job], result.end[job], waiting)
+    all_of_it = (float(result.start[job].min()), float(result.end[job].max() - result.start[job].min() + 1), 1)
+    waited, allocated, fragmented = while_waiting(
+        capacity, node, amount, result.start[job], result.end[job], waiting, all_of_it
+    )[:, 0].tolist()
     return {
         "utilization": float(busy.sum() / total) if total else None,
         "flops_utilization": float((busy * speed).sum() / ((capacity * speed).sum() * span)) if total else None,
-        "gpu_allocation_rate": _known(allocation) if on_gpus else None,
-        "fragmentation": _known(fragmentation),
+        "gpu_allocation_rate": allocated / waited if on_gpus and waited else None,
+        "fragmentation": fragmented / waited if waited else None,
         "queue_max": queue_max,
         "queue_mean": queue_mean,
         "energy_kwh": float(energy),
@@ -238,96 +241,10 @@ def per_unit(workload: Workload, on_gpus: bool) -> Array:
 
 def _queue(submit: Array, start: Array, first: int, last: int) -> tuple[int, float, Array]:
     """Longest and mean queue, and the times at which somebody begins to wait or nobody waits any more."""
-    waits = start > submit
-    time = np.concatenate([submit[waits], start[waits]])
-    change = np.concatenate([np.ones(int(waits.sum())), -np.ones(int(waits.sum()))])
-    order = np.lexsort((change, time))
-    time, change = time[order], change[order]
-    length = np.cumsum(change)
+    time, length = queue_lengths(submit, start)
     if not len(time):
-        return 0, 0.0, np.zeros((0, 2), dtype=np.int64)
-    # Instants count once, after all their changes.
-    final = np.append(time[1:] != time[:-1], True)
-    time, length = time[final], length[final]
+        return 0, 0.0, waiting_spans(time, length)
     held = np.diff(np.append(time, max(last, int(time[-1]))))
     inside = (time >= first) & (time <= last)
     mean = float((length * held)[inside].sum() / max(last - first, 1))
-    busy = np.concatenate([[0], (length > 0).astype(np.int8), [0]])
-    turns = np.flatnonzero(np.diff(busy))
-    edges = np.append(time, time[-1])[turns].reshape(-1, 2)
-    return int(length.max()), mean, edges.astype(np.int64)
-
-
-def _occupancy(
-    capacity: Array, node: Array, amount: Array, start: Array, end: Array, waiting: Array
-) -> tuple[float, float]:
-    """While somebody waits: the mean share allocated, and of what is free, the share on partly used nodes."""
-    if not len(waiting) or capacity.sum() == 0:
-        return float("nan"), float("nan")
-    by_start, by_end = np.argsort(start, kind="stable"), np.argsort(end, kind="stable")
-    allocated, fragmented = _sweep(
-        capacity, node, amount, start, end, by_start, by_end, waiting[:, 0].copy(), waiting[:, 1].copy()
-    )
-    return allocated, fragmented
-
-
-@kernel
-def _sweep(
-    capacity: Array,
-    node: Array,
-    amount: Array,
-    start: Array,
-    end: Array,
-    by_start: Array,
-    by_end: Array,
-    wait_from: Array,
-    wait_to: Array,
-) -> tuple[float, float]:
-    free = capacity.copy()
-    total = 0.0
-    for n in range(len(capacity)):
-        total += capacity[n]
-    all_free, partial = total, 0.0
-    allocated_time, fragmented_time, waited = 0.0, 0.0, 0.0
-    i, k, p = 0, 0, 0
-    now = start[by_start[0]]
-    while k < len(end):
-        later = end[by_end[k]]
-        if i < len(start):
-            later = min(later, start[by_start[i]])
-        # The part of now … later in which somebody waits.
-        while p < len(wait_from) and wait_to[p] <= now:
-            p += 1
-        q = p
-        while q < len(wait_from) and wait_from[q] < later:
-            span = min(later, wait_to[q]) - max(now, wait_from[q])
-            waited += span
-            allocated_time += span * (total - all_free) / total
-            if all_free > 1e-9:
-                fragmented_time += span * partial / all_free
-            q += 1
-        now = later
-        while True:
-            if k < len(end) and end[by_end[k]] == now:
-                e, sign = by_end[k], 1.0
-                if start[e] == end[e]:
-                    k += 1  # an instant's job takes nothing for any time
-                    continue
-                k += 1
-            elif i < len(start) and start[by_start[i]] == now:
-                e, sign = by_start[i], -1.0
-                i += 1
-                if start[e] == end[e]:
-                    continue
-            else:
-                break
-            n = node[e]
-            if 1e-9 < free[n] < capacity[n] - 1e-9:
-                partial -= free[n]
-            free[n] += sign * amount[e]
-            all_free += sign * amount[e]
-            if 1e-9 < free[n] < capacity[n] - 1e-9:
-                partial += free[n]
-    if waited == 0.0:
-        return np.nan, np.nan
-    return allocated_time / waited, fragmented_time / waited
+    return int(length.max()), mean, waiting_spans(time, length)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_rl.kernel.arrays import Array
+from slurm_rl_sim.fragments import queue_lengths, waiting_spans, while_waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,43 +46,8 @@ def fragmentation(
 
     `node` … `end` are the pieces of jobs on nodes, `submit` and `begin` the waits.
     """
-    lasting = end > start
-    moment, partial, free = _free_over_time(capacity, node[lasting], amount[lasting], start[lasting], end[lasting])
-    waits = begin > submit
-    turns = np.concatenate([submit[waits], begin[waits]])
-    order = np.argsort(turns, kind="stable")
-    queue = np.cumsum(np.repeat([1, -1], int(waits.sum()))[order])
-    turns = turns[order]
-    if not len(moment) or not len(turns):
-        return np.full(grid.count, np.nan)
-    edges = np.unique(np.concatenate([moment, turns]))
-    at = np.searchsorted(moment, edges, side="right") - 1
-    length = queue[np.maximum(np.searchsorted(turns, edges, side="right") - 1, 0)] * (edges >= turns[0])
-    ratio = np.where(free[at] > 1e-9, partial[at] / np.maximum(free[at], 1e-9), 0.0)
-    # Before the first start nothing is known of the nodes, and after the last end nobody waits.
-    waiting = ((length > 0) & (edges >= moment[0]))[:-1].astype(np.float64)
-    one = np.zeros(len(waiting), dtype=np.int64)
-    fragmented = integrals(grid, edges[:-1], edges[1:], waiting * ratio[:-1], one, 1)[0]
-    waited = integrals(grid, edges[:-1], edges[1:], waiting, one, 1)[0]
+    waiting = waiting_spans(*queue_lengths(submit, begin))
+    waited, _, fragmented = while_waiting(
+        capacity, node, amount, start, end, waiting, (grid.first, grid.width, grid.count)
+    )
     return np.where(waited > grid.width * 1e-6, fragmented / np.maximum(waited, 1e-9), np.nan)
-
-
-def _free_over_time(
-    capacity: Array, node: Array, amount: Array, start: Array, end: Array
-) -> tuple[Array, Array, Array]:
-    """(moments, free on partly used nodes from then on, free in all)."""
-    nodes, times = np.concatenate([node, node]), np.concatenate([start, end])
-    change = np.concatenate([amount, -amount])
-    order = np.lexsort((times, nodes))
-    nodes, times, change = nodes[order], times[order], change[order]
-    used = np.cumsum(change)
-    first = np.append(True, nodes[1:] != nodes[:-1]) if len(nodes) else np.zeros(0, dtype=bool)
-    # Every node ends empty, so the running sum over all nodes is the running sum of this one, but for rounding.
-    free = np.round(capacity[nodes] - used, 6)
-    partly = np.where((free > 0) & (free < capacity[nodes]), free, 0.0)
-    step = partly - np.where(first, 0.0, np.append(0.0, partly[:-1])[: len(partly)])
-    order = np.argsort(times, kind="stable")
-    moment, partial = times[order], np.cumsum(step[order])
-    everything = capacity.sum() - np.cumsum(change[order])
-    final = np.append(moment[1:] != moment[:-1], True) if len(moment) else np.zeros(0, dtype=bool)
-    return moment[final], np.round(partial[final], 6), np.round(everything[final], 6)
