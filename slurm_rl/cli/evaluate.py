@@ -61,8 +61,8 @@ def evaluate(
     from slurm_rl.cli.auto import AUTO, told
     from slurm_rl.cli.progress import progress
     from slurm_rl.evaluate.auto import replay_auto
-    from slurm_rl.evaluate.fit import fit
-    from slurm_rl.evaluate.paired import OPPONENTS, Windows, before, compare, gap_closed, tuned_weights
+    from slurm_rl.evaluate.paired import OPPONENTS, Windows, compare, gap_closed
+    from slurm_rl.evaluate.settle import settle
     from slurm_rl.policy.registry import guarded
     from slurm_rl.report.fairness import as_value
     from slurm_rl.report.fairness import told as told_fairness
@@ -78,21 +78,14 @@ def evaluate(
     contenders = parse_contenders(names, backfill)
     contenders = [replace(c, policy=guarded(c.policy, starvation)) for c in contenders]
     (first,) = parse_contenders(base, backfill)
-    weights, styles, fitted, early = None, {}, {}, before(jobs, span)
-    if tune and early is not None:
-        weights = tuned_weights(prepare(early, where, seed=seed), backfill, placement)
-        for contender in dict.fromkeys([first, *contenders]):
-            if contender.policy.styles:
-                rules = (contender.backfill, placement)
-                with progress(as_json) as on_progress:
-                    found = fit(contender.policy, early, where, *rules, seed=seed, on_progress=on_progress)
-                own = "" if contender.backfill == backfill else f"+{contender.backfill}"
-                styles[contender.policy.name + own] = found.style
-                fitted[contender] = replace(contender, policy=found.policy)
-        first, contenders = fitted.get(first, first), [fitted.get(c, c) for c in contenders]
+    with progress(as_json) as on_progress:
+        ready = settle(
+            jobs, where, first, contenders, span, backfill, placement, tune=tune, seed=seed, on_progress=on_progress
+        )
+    first, contenders, weights, styles = ready.base, list(ready.contenders), ready.weights, ready.styles
     own_way, chosen = {}, None
     if wants_auto:
-        chosen, marker = _chosen(early, where, backfill, placement, weights, seed, as_json)
+        chosen, marker = _chosen(ready.early, where, backfill, placement, weights, seed, as_json)
         contenders.insert(0, marker)
         own_way[AUTO] = lambda prepared: replay_auto(prepared, chosen, backfill, placement)
     with progress(as_json) as on_progress:

@@ -10,11 +10,12 @@ from typing import Any
 import pandas as pd
 
 from slurm_rl.domain.cluster import Cluster
-from slurm_rl.evaluate.fit import fit
-from slurm_rl.evaluate.paired import COMPARED, PolicyFigures, Windows, before, compare, tuned_weights
+from slurm_rl.evaluate.paired import COMPARED, PolicyFigures, Windows, compare, gap_closed
+from slurm_rl.evaluate.settle import settle
+from slurm_rl.policy.registry import guarded
 from slurm_rl.traces.trace import Trace
 from slurm_rl_sim.given import contenders_of, trace_and_cluster
-from slurm_rl_sim.replay import Contender, prepare, window_of
+from slurm_rl_sim.replay import Progress, window_of
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,10 @@ class Evaluation:
                  for s in self.standings]  # fmt: skip
         return pd.DataFrame(rows, index=pd.Index(names, name="policy"))
 
+    def gap_closed(self, policy: str) -> float | None:
+        """The share of the way from the base to `sjf@oracle` that a policy covers, in log mean BSLD."""
+        return gap_closed(self.standings, policy, self.base)
+
     @property
     def metrics(self) -> tuple[str, ...]:
         """What `table` knows."""
@@ -53,48 +58,36 @@ def evaluate(
     base: Any = "multifactor",
     backfill: str = "easy",
     placement: str = "best-fit",
+    starvation: str = "cap",
     window: str | None = None,
     replicates: int = 3,
     windows: int = 0,
     window_jobs: int = 1024,
     tune: bool = True,
     seed: int = 0,
+    on_progress: Progress | None = None,
 ) -> Evaluation:
     """Compares policies as `slurm-rl evaluate` does; policies in any form that `replay` takes.
 
     With `window`, multifactor is tuned and models are fitted on the jobs before it, unless `tune` is False. With
-    `windows=N`, policies meet on N random stretches of `window_jobs` jobs.
+    `windows=N`, policies meet on N random stretches of `window_jobs` jobs. `starvation` applies to all but the base.
     """
     jobs, where = trace_and_cluster(trace, cluster)
     span = window_of(jobs, window)
     (first,) = contenders_of([base], backfill)
-    given = contenders_of(policies, backfill)
-    weights, early = None, before(jobs, span)
-    styles: dict[str, str] = {}
-    if tune and early is not None:
-        weights = tuned_weights(prepare(early, where, seed=seed), backfill, placement)
-        first, *given = (_fitted(c, early, where, placement, seed, styles) for c in [first, *given])
+    given = [replace(c, policy=guarded(c.policy, starvation)) for c in contenders_of(policies, backfill)]
+    ready = settle(jobs, where, first, given, span, backfill, placement, tune=tune, seed=seed, on_progress=on_progress)
     found = compare(
         jobs,
         where,
-        given,
-        base=first,
+        ready.contenders,
+        base=ready.base,
         replicates=replicates,
         window=span,
         windows=Windows(windows, window_jobs) if windows else None,
         placement=placement,
-        weights=weights,
+        weights=ready.weights,
         seed=seed,
+        on_progress=on_progress,
     )
-    return Evaluation(first.policy.name, tuple(found), weights, styles)
-
-
-def _fitted(
-    contender: Contender, early: Trace, cluster: Cluster, placement: str, seed: int, styles: dict[str, str]
-) -> Contender:
-    """A model in the style that suits the time before the window; others as they are."""
-    if not contender.policy.styles:
-        return contender
-    found = fit(contender.policy, early, cluster, contender.backfill, placement, seed=seed)
-    styles[contender.policy.name] = found.style
-    return replace(contender, policy=found.policy)
+    return Evaluation(ready.base.policy.name, tuple(found), ready.weights, ready.styles)

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from slurm_rl.domain.cluster import Cluster, node_classes
@@ -18,7 +19,7 @@ from slurm_rl.lab.lab import Lab, up
 from slurm_rl.lab.observed import Observed, result_of_run
 from slurm_rl.lab.spec import LabSpec, PluginMode
 from slurm_rl.lab.submit import Manner
-from slurm_rl.lab.watch import Outcome, run_trace, site_of
+from slurm_rl.lab.watch import Outcome, Site, run_trace, site_of
 from slurm_rl.policy.heuristics import DEFAULT_WEIGHTS
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.slurm.cli import CliClient
@@ -101,14 +102,7 @@ def replay_on_lab(
         )
         if not own:
             _until_it_ticks(lab)
-        label = f"{policy} on Slurm {lab.state.release}"
-        outcome = run_trace(
-            site,
-            prepared.trace,
-            manner,
-            (lambda share: on_progress(label, share)) if on_progress else None,
-            skip=_never(prepared),
-        )
+        outcome = _run(site, prepared, manner, f"{policy} on Slurm {lab.state.release}", on_progress)
         release, speed = lab.state.release, clock.speed if clock else 1.0
         ticks, updates = (0, 0) if own else _journal_of(lab)
     made = _as_run(
@@ -146,6 +140,14 @@ def _journal_of(lab: Lab) -> tuple[int, int]:
         except sqlite3.OperationalError:  # its tables are being made
             return 0, 0
     return int(ticks), int(updates)
+
+
+def _run(
+    site: Site, prepared: Prepared, manner: Manner, label: str, on_progress: Callable[[str, float], None] | None
+) -> Outcome:
+    """Submits the trace and watches it to its end."""
+    tell = None if on_progress is None else partial(on_progress, label)
+    return run_trace(site, prepared.trace, manner, tell, skip=_never(prepared))
 
 
 def _never(prepared: Prepared) -> frozenset[str]:
@@ -224,12 +226,5 @@ def replay_on_site(
     site = site_of(conf)
     release = str(CliClient(conf).release())
     manner = Manner(partitions=prepared.cluster.partitions, typed=bool(prepared.cluster.gpu_types), commands=commands)
-    label = f"Slurm {release}"
-    outcome = run_trace(
-        site,
-        prepared.trace,
-        manner,
-        (lambda share: on_progress(label, share)) if on_progress else None,
-        skip=_never(prepared),
-    )
+    outcome = _run(site, prepared, manner, f"Slurm {release}", on_progress)
     return _as_run(prepared, outcome, names, "site", release, 1.0, time.perf_counter() - began, None)

@@ -65,14 +65,25 @@ class _Played:
     priority: Array
 
 
-class Experience:
-    """The last steps' transitions."""
+@dataclass(frozen=True, slots=True)
+class MemorySettings:
+    """Settings of algorithms that learn from a memory of what was played."""
 
-    def __init__(
-        self, trainer: Trainer, *, steps: int, turns: int, longest: int, horizon: float, exponent: float
-    ) -> None:
-        self.trainer, self.steps, self.turns, self.longest = trainer, steps, turns, longest
-        self.horizon, self.exponent = horizon, exponent
+    updates: int = 60  # in each iteration
+    batch: int = 256  # transitions
+    memory: int = 4  # iterations to learn from
+    turns: int = 800  # remembered of each workload
+    longest: int = 128  # queues beyond are left out
+    horizon: float = 86_400.0  # seconds after which a cost counts 1/e
+    follow: float = 0.02  # share by which target networks follow in each update
+
+
+class Experience:
+    """The last steps' transitions, drawn by their priority to the power of `exponent`."""
+
+    def __init__(self, trainer: Trainer, settings: MemorySettings, exponent: float) -> None:
+        self.trainer, self.steps, self.turns, self.longest = trainer, settings.memory, settings.turns, settings.longest
+        self.horizon, self.exponent = settings.horizon, exponent
         self.memory: list[_Played] = []
         self.scale = 0.0  # deviation of returns in the first step; rewards are in units of it
         self.level = 0.0  # … and their mean, in these units

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from slurm_rl.train.batches import descend, told
-from slurm_rl.train.experience import Experience, Queues
+from slurm_rl.train.experience import Experience, MemorySettings, Queues
 from slurm_rl.train.module import QueueNet
 
 if TYPE_CHECKING:
@@ -24,20 +24,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class D3qnSettings:
-    """Settings of D3QN alone."""
+class D3qnSettings(MemorySettings):
+    """Settings of D3QN alone, besides its memory's."""
 
-    updates: int = 60  # in each iteration
-    batch: int = 256  # transitions
-    memory: int = 4  # iterations to learn from
-    turns: int = 800  # remembered of each workload
-    longest: int = 128  # queues beyond are left out
     rate: float = 3e-4  # of learning; falls to a tenth
-    horizon: float = 86_400.0  # seconds after which a cost counts 1/e
     gain: float = 0.1  # of advantages to scores, at first
     value_rate: float = 3e-3  # of the value's learning
     alone: int = 2  # iterations in which values learn alone
-    follow: float = 0.02  # share by which the target network follows in each update
     exponent: float = 0.6  # of priorities
     correction: float = 0.4  # for drawing by them, at first; 1 at last
 
@@ -75,9 +68,7 @@ class D3qn:
         self.scores = [p for name, p in named.items() if not name.startswith("value") and p.requires_grad]
         groups = [{"params": [*self.scores, self.log_gain], "lr": s.rate}, {"params": values, "lr": s.value_rate}]
         self.optimiser = torch.optim.Adam(groups, eps=1e-5)
-        self.experience = Experience(
-            trainer, steps=s.memory, turns=s.turns, longest=s.longest, horizon=s.horizon, exponent=s.exponent
-        )
+        self.experience = Experience(trainer, s, s.exponent)
 
     def step(self, number: int) -> dict[str, float]:
         """Plays, then learns from the memory."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from slurm_rl.train.batches import descend, told
-from slurm_rl.train.experience import Experience, Queues
+from slurm_rl.train.experience import Experience, MemorySettings, Queues
 from slurm_rl.train.module import BUFFERS, QueueNet
 
 if TYPE_CHECKING:
@@ -25,18 +25,11 @@ _NEVER = -1e9  # the logit of a job that cannot be picked: its chance is 0, and 
 
 
 @dataclass(frozen=True, slots=True)
-class SacSettings:
-    """Settings of SAC alone."""
+class SacSettings(MemorySettings):
+    """Settings of SAC alone, besides its memory's."""
 
-    updates: int = 60  # in each iteration
-    batch: int = 256  # transitions
-    memory: int = 4  # iterations to learn from
-    turns: int = 800  # remembered of each workload
-    longest: int = 128  # queues beyond are left out
     rate: float = 1e-4  # of the network's learning; falls to a tenth
     critic_rate: float = 1e-3  # of the critics' and the temperature's
-    horizon: float = 86_400.0  # seconds after which a cost counts 1/e
-    follow: float = 0.02  # share by which the critics' targets follow in each update
     entropy: float = 0.3  # sought, as a share of the largest
     alpha: float = 0.01  # temperature at first
     alone: int = 2  # iterations in which the critics learn alone
@@ -73,9 +66,7 @@ class Sac:
         self.actor_steps = torch.optim.Adam(trainer.net.parameters(), lr=s.rate, eps=1e-5)
         self.critic_steps = torch.optim.Adam(self.critics.parameters(), lr=s.critic_rate, eps=1e-5)
         self.alpha_steps = torch.optim.Adam([self.log_alpha], lr=s.critic_rate, eps=1e-5)
-        self.experience = Experience(
-            trainer, steps=s.memory, turns=s.turns, longest=s.longest, horizon=s.horizon, exponent=0.0
-        )
+        self.experience = Experience(trainer, s, exponent=0.0)
 
     def _critic(self, k: int) -> QueueNet:
         critic, state = QueueNet(1000 * self.trainer.settings.seed + k), self.trainer.net.state_dict()

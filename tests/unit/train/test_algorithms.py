@@ -19,7 +19,7 @@ from slurm_rl.train.algorithms.metadqn import dqn_loss, paired_loss
 from slurm_rl.train.algorithms.ppo import ppo_loss
 from slurm_rl.train.algorithms.reinforce import reinforce_loss
 from slurm_rl.train.algorithms.sac import critic_loss, soft_value, temperature_loss
-from slurm_rl.train.experience import Experience
+from slurm_rl.train.experience import Experience, MemorySettings
 from slurm_rl.train.meta_trainer import MetaTrainer
 from slurm_rl.train.module import QueueNet
 from slurm_rl.train.recipe import train_model
@@ -223,7 +223,7 @@ def test_a_job_that_cannot_be_picked_has_no_q_value() -> None:
 
 def test_what_is_remembered_is_what_was_played(tmp_path: Path) -> None:
     trainer = Trainer(TINY, [], tmp_path)
-    memory = Experience(trainer, steps=2, turns=10**6, longest=10**6, horizon=3600.0, exponent=0.0)
+    memory = Experience(trainer, MemorySettings(memory=2, turns=10**6, longest=10**6, horizon=3600.0), exponent=0.0)
     episodes = memory.play(0)
     assert sum(len(p.which) for p in memory.memory) == sum(int(e.picks.sum()) for e in episodes)
     drawn, found = memory.draw(np.random.default_rng(0), 300, 0.0)
@@ -251,7 +251,9 @@ def test_what_is_remembered_is_what_was_played(tmp_path: Path) -> None:
 
 
 def test_surprises_are_drawn_more_often(tmp_path: Path) -> None:
-    memory = Experience(Trainer(TINY, [], tmp_path), steps=1, turns=100, longest=100, horizon=3600.0, exponent=1.0)
+    memory = Experience(
+        Trainer(TINY, [], tmp_path), MemorySettings(memory=1, turns=100, longest=100, horizon=3600.0), exponent=1.0
+    )
     memory.play(0)
     everything = np.arange(len(memory.memory[0].which))
     memory.surprise(everything, torch.where(torch.arange(len(everything)) == 5, 1e6, 0.0))
