@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import numpy.typing as npt
 
 from slurm_rl.traces.assemble import assemble, header_of, known, layout_of, renamed, require
 from slurm_rl.traces.files import Source
@@ -18,8 +19,10 @@ _STATES = {
     "11": "OUT_OF_MEMORY",
 }  # fmt: skip
 _NO_LIMIT = 4294967295.0  # INFINITE
-# Slurm's numbers of trackable resources: CPUs, MB, nodes; generic ones come from 1001 on.
+# Slurm's numbers of trackable resources: CPUs, MB, nodes; generic ones come from 1001 on. The dataset's own list calls
+# 1001 gpu:tesla and 1002 gpu:volta: its GPU nodes have two V100 each, by either name.
 _CPU, _MEM, _NODE, _FIRST_GRES = 1, 2, 4, 1001
+_GPU = "V100"
 
 
 def sniff(head: str) -> bool:
@@ -49,6 +52,7 @@ def read(source: Source) -> Trace:
     nodes = _first(known(table.number("nodes_alloc")), *(t[_NODE] for t in asked))
     gres = _first(*(_gres(table.label(name)) for name in ("gres_used", "gres_req")))
     gpus = _first(*(t[_FIRST_GRES] for t in asked), gres * np.maximum(np.nan_to_num(nodes, nan=1.0), 1.0))
+    gres_types = _types(table.label("gres_used" if "gres_used" in names else "gres_req"))
     limit = known(table.number("timelimit"))
     limit = np.where((limit > 0) & (limit < _NO_LIMIT), limit * 60.0, -1.0)
     return assemble(
@@ -59,7 +63,7 @@ def read(source: Source) -> Trace:
         job_id=table.ids["id_job"],
         time_limit=limit.astype(np.int64),
         num_gpus=np.nan_to_num(gpus, nan=0.0),
-        gpu_type=_types(table.label("gres_used" if "gres_used" in names else "gres_req")),
+        gpu_type=_or_v100(gres_types, np.nan_to_num(gpus, nan=0.0) > 0),
         num_nodes=np.nan_to_num(nodes, nan=0.0),
         cpus=_first(known(table.number("cpus_req")), *(t[_CPU] for t in asked)),
         mem_gb=_first(*(t[_MEM] for t in asked)) / 1024.0,
@@ -99,7 +103,7 @@ def _gres(labels: Labels) -> Floats:
 def _types(labels: Labels) -> Labels:
     """GPU types from `gpu:volta:2`, as `V100` where it is that; a CPU job has none."""
     kinds = [re.search(r"gpu:([A-Za-z]\w*)", name) for name in labels.names]
-    known_as = {"volta": "V100", "tesla": "V100"}
+    known_as = {"volta": _GPU, "tesla": _GPU}
     return renamed(
         labels,
         {
@@ -107,3 +111,10 @@ def _types(labels: Labels) -> Labels:
             for name, k in zip(labels.names, kinds, strict=True)
         },
     )
+
+
+def _or_v100(labels: Labels, has_gpus: npt.NDArray[np.bool_]) -> Labels:
+    """V100 for jobs with GPUs whose type is only a number of a trackable resource."""
+    names = (*labels.names, *(() if _GPU in labels.names else (_GPU,)))
+    codes = np.where((labels.codes < 0) & has_gpus, names.index(_GPU), labels.codes).astype(np.int32)
+    return Labels(codes, names)

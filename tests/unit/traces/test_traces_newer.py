@@ -155,6 +155,7 @@ class TestSupercloud:
             self.row(2, "", 6, 4294967295, "1010,1010,1010,1015", "1=40,2=4000,4=2"),
             self.row(3, "gpu:volta:2", 5, 60, "1020,1020,1030,1031", ""),
             self.row(4, "", 4, 60, "1030,1030,0,1031", ""),
+            self.row(5, "", 3, 60, "1040,1040,1050,1051", "1=20,2=85000,4=1,5=20,1002=1"),
         )
         trace = read_trace(path)
         assert trace.meta["format"] == "supercloud"
@@ -162,13 +163,15 @@ class TestSupercloud:
             (1, 0, 300, 86400, 4.0, 2, 40.0),
             (2, 10, 5, -1, 0.0, 2, 40.0),
             (3, 20, 1, 3600, 4.0, 2, 40.0),
+            (5, 40, 1, 3600, 1.0, 2, 40.0),
         ]
         assert jobs(trace, "gpu_type", "user", "partition", "status", "job_name") == [
             ("V100", "77", "normal", "COMPLETED", "other"),
             ("", "77", "normal", "TIMEOUT", "other"),
             ("V100", "77", "normal", "FAILED", "other"),
+            ("V100", "77", "normal", "COMPLETED", "other"),
         ]
-        assert jobs(trace, "mem_gb") == [(170000 / 1024,), (4000 / 1024,), (None,)]
+        assert jobs(trace, "mem_gb") == [(170000 / 1024,), (4000 / 1024,), (None,), (85000 / 1024,)]
         assert trace.notes == (Note("the job never started", 1, (5,), dropped=True),)
 
 
