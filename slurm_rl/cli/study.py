@@ -21,7 +21,8 @@ _HELP = """Make a table of the guides again, or all of them.
 
 `list` names the studies, the public traces that each needs, and what is missing in the folder. `all` makes every one
 whose traces are there, into OUT/NAME.txt, names the others, and writes OUT/times.csv. `policy` and `placement` take the
-arguments that the guides print. docs/studies.md says where the traces come from.
+arguments that the guides print. `--quick` takes few seeds and workloads: minutes in place of hours, for a check that
+all of it runs. docs/studies.md says where the traces come from, and how long each study takes.
 
 Examples:
 
@@ -34,6 +35,8 @@ Examples:
   slurm-rl study policy table easy 5 venus,hetero --traces ~/traces
 
   slurm-rl study all --traces ~/traces --out out/paper
+
+  slurm-rl study all --quick --traces ~/traces --out out/quick
 """
 
 
@@ -45,6 +48,7 @@ def study(
         Path | None, typer.Option(help="Folder of public traces.", envvar="SLURM_RL_TRACES", show_envvar=True)
     ] = None,
     out: Annotated[Path, typer.Option(help="Of all: the directory for the tables.")] = Path("out/paper"),
+    quick: Annotated[bool, typer.Option("--quick", help="Few seeds and workloads: shows that it runs.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value, of list and all.")] = False,
 ) -> None:
     """Runs a study; `_HELP` is what users see."""
@@ -57,7 +61,7 @@ def study(
     elif name == "list":
         _list(studies, traces, as_json)
     elif name == "all":
-        _all(studies, traces, out, as_json)
+        _all(studies, traces, out, quick, as_json)
     elif name not in studies:
         raise unknown_name("study", name, ["list", "all", *studies])
     else:
@@ -68,7 +72,12 @@ def study(
                 field="--traces",
                 remedy="docs/studies.md says where they come from",
             )
-        _main(studies[name].module)(*(arguments or studies[name].arguments))
+        _main(studies[name].module)(*(arguments or _arguments(studies[name], quick)))
+
+
+def _arguments(study: Any, quick: bool) -> tuple[str, ...]:
+    found: tuple[str, ...] = study.quick if quick else study.arguments
+    return found
 
 
 def _main(module: str) -> Any:
@@ -91,7 +100,7 @@ def _list(studies: dict[str, Any], traces: Path | None, as_json: bool) -> None:
         print(f"{row['name']:<18} {row['makes']:<44} {lacking}")
 
 
-def _all(studies: dict[str, Any], traces: Path | None, out: Path, as_json: bool) -> None:
+def _all(studies: dict[str, Any], traces: Path | None, out: Path, quick: bool, as_json: bool) -> None:
     """Makes what can be made, names what is missing, and goes on."""
     out.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
@@ -102,7 +111,7 @@ def _all(studies: dict[str, Any], traces: Path | None, out: Path, as_json: bool)
         else:
             try:
                 with (out / f"{s.name}.txt").open("w", encoding="utf-8") as file, contextlib.redirect_stdout(file):
-                    _main(s.module)(*s.arguments)
+                    _main(s.module)(*_arguments(s, quick))
             except SlurmRlError as error:
                 problem = str(error)
         seconds = None if missing else round(time.monotonic() - began, 1)

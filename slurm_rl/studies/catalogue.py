@@ -23,6 +23,9 @@ class Study:
     makes: str
     module: str  # in this package, with a function `main`
     arguments: tuple[str, ...]
+    quick: tuple[
+        str, ...
+    ]  # arguments that show in minutes that it runs: few seeds, few workloads, no interval to trust
     needs: tuple[str, ...] = ()  # files in the folder of public traces
 
     def lacks(self, folder: Path | None) -> list[str]:
@@ -33,17 +36,72 @@ class Study:
 STUDIES = {
     s.name: s
     for s in (
-        Study("table-easy", "learning.md: the table, EASY backfill", "policy", ("table", "easy", "5"), _FOUR),
-        Study("table-slurm", "learning.md: the table, Slurm's backfill", "policy", ("table", "slurm", "3"), _FOUR),
-        Study("styles", "learning.md: styles on generated sites", "policy", ("styles", "easy", "8")),
-        Study("development", "learning.md: eleven other workloads", "policy", ("development",), (_ITP, _RICC, _CEDAR)),
-        Study("stretches", "learning.md: stretches of RICC", "policy", ("stretches", "easy", "1"), (_RICC,)),
-        Study("hindsight", "learning.md: styles in hindsight", "policy", ("hindsight", "easy", "5"), _FOUR),
-        Study("controls", "learning.md: the model taken apart", "policy", ("controls",), (_VENUS, _ITP, _RICC)),
-        Study("ablations", "learning.md: training without a part", "policy", ("ablations",), (_VENUS, _ITP, _RICC)),
-        Study("estimator", "learning.md: run-time estimates", "policy", ("estimator",), _FOUR),
-        Study("placement", "placement.md: the tables", "placement", ("8",), _OPEN),
-        Study("placement-weights", "placement.md: the weights", "placement", ("weights", "2")),
-        Study("placement-orders", "placement.md: orders of GPU types", "placement", ("orders",)),
+        Study(
+            "table-easy",
+            "learning.md: the table, EASY backfill",
+            "policy",
+            ("table", "easy", "5"),
+            ("table", "easy", "1", "hetero"),
+            _FOUR,
+        ),
+        Study(
+            "table-slurm",
+            "learning.md: the table, Slurm's backfill",
+            "policy",
+            ("table", "slurm", "3"),
+            ("table", "slurm", "1", "hetero"),
+            _FOUR,
+        ),
+        Study(
+            "styles",
+            "learning.md: styles on generated sites",
+            "policy",
+            ("styles", "easy", "8"),
+            ("styles", "easy", "1"),
+        ),
+        Study(
+            "development",
+            "learning.md: eleven other workloads",
+            "policy",
+            ("development",),
+            ("development", "easy", "1", "default", "1"),
+            (_ITP, _RICC, _CEDAR),
+        ),
+        Study(
+            "stretches",
+            "learning.md: stretches of RICC",
+            "policy",
+            ("stretches", "easy", "1"),
+            ("stretches", "easy", "1", "default", "1"),
+            (_RICC,),
+        ),
+        Study(
+            "hindsight",
+            "learning.md: styles in hindsight",
+            "policy",
+            ("hindsight", "easy", "5"),
+            ("hindsight", "easy", "1", "hetero"),
+            _FOUR,
+        ),
+        Study(
+            "controls",
+            "learning.md: the model taken apart",
+            "policy",
+            ("controls",),
+            ("controls", "8"),
+            (_VENUS, _ITP, _RICC),
+        ),
+        Study(
+            "ablations",
+            "learning.md: training without a part",
+            "policy",
+            ("ablations",),
+            ("ablations", "nothing", "8", "1"),
+            (_VENUS, _ITP, _RICC),
+        ),
+        Study("estimator", "learning.md: run-time estimates", "policy", ("estimator",), ("estimator", "hetero"), _FOUR),
+        Study("placement", "placement.md: the tables", "placement", ("8",), ("2", "sjf-age@user", "hetero"), _OPEN),
+        Study("placement-weights", "placement.md: the weights", "placement", ("weights", "2"), ("weights", "1")),
+        Study("placement-orders", "placement.md: orders of GPU types", "placement", ("orders",), ("orders", "2")),
     )
 }

@@ -116,11 +116,11 @@ def load(prepared: Prepared) -> float:
     """The least share of its time for which the busiest GPU type is held, however the work is shared out over types."""
     policy = parse_contenders("fcfs", "easy")[0].policy
     world = Simulation(prepared.workload, prepared.trace.run_time, policy).world
-    shapes, nodes = world["shapes"], world["nodes"]
-    speed = world["speed"][shapes["row"]]
+    requests, nodes = world["requests"], world["nodes"]
+    speed = world["speed"][requests["row"]]
     groups, types = speed.shape
-    gpu_seconds = np.bincount(world["jobs"]["request"], weights=world["work"], minlength=groups) * shapes["units"]
-    seconds = (gpu_seconds * shapes["gpu"])[:, None] / speed
+    gpu_seconds = np.bincount(world["jobs"]["request"], weights=world["work"], minlength=groups) * requests["units"]
+    seconds = (gpu_seconds * requests["gpu"])[:, None] / speed
     has = np.bincount(nodes["type"], weights=nodes["gpu"], minlength=types) * np.ptp(prepared.trace.submit_time)
     group, kind = np.nonzero(holds(world, types) & (seconds > 0))
     one = np.arange(len(group))
@@ -219,9 +219,9 @@ def _ordered(prepared: Prepared, size: tuple[int, int] | None, *, fastest_last: 
     """Mean JCT with `greedy`, jobs of a size preferring GPU types in another order."""
     contender = parse_contenders("sjf-age@user", "easy")[0]
     run = Simulation(prepared.workload, prepared.trace.run_time, contender.policy, placement="greedy")
-    shapes, prefer = run.world["shapes"], run.world["prefer"].copy()
+    requests, prefer = run.world["requests"], run.world["prefer"].copy()
     if size is not None:
-        gpus = shapes["units"] * shapes["gpu"]
+        gpus = requests["units"] * requests["gpu"]
         mine = (gpus >= size[0]) & (gpus <= size[1])
         fastest = prefer == prefer[:, np.unique(run.world["nodes"]["type"])].max(axis=1, keepdims=True)
         other = np.where(fastest, 0.0, prefer) if fastest_last else 1.0 / prefer

@@ -1,21 +1,22 @@
 """The shipped model against a tuned multifactor and the heuristics on four workloads: the figures of docs/learning.md.
 
 slurm-rl study policy table BACKFILL [REPLICATES] [WORKLOAD,…]
-slurm-rl study policy development [BACKFILL] [REPLICATES] [MODEL[:SIZE],…]
-slurm-rl study policy stretches [BACKFILL] [REPLICATES] [MODEL[:SIZE],…]
+slurm-rl study policy development [BACKFILL] [REPLICATES] [MODEL[:SIZE],…] [TRACES]
+slurm-rl study policy stretches [BACKFILL] [REPLICATES] [MODEL[:SIZE],…] [TRACES]
 slurm-rl study policy styles [BACKFILL] [SEEDS]
-slurm-rl study policy hindsight [BACKFILL] [REPLICATES]
-slurm-rl study policy controls
-slurm-rl study policy ablations [PART,…]
-slurm-rl study policy estimator
+slurm-rl study policy hindsight [BACKFILL] [REPLICATES] [WORKLOAD,…]
+slurm-rl study policy controls [SCENES]
+slurm-rl study policy ablations [PART,…] [SCENES] [GENERATIONS]
+slurm-rl study policy estimator [WORKLOAD,…]
 """
 
 from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -191,12 +192,12 @@ def development(
     return logs
 
 
-def hindsight(policy: PolicySpec, backfill: str, replicates: int) -> None:
+def hindsight(policy: PolicySpec, backfill: str, replicates: int, names: list[str]) -> None:
     """Styles on the traces of the table, to a tuned `multifactor`, and the best of them for each trace."""
     policy = replace(policy, styles=MORE_STYLES)
     tried = [replace(in_style(policy, name), name=name) for name in MORE_STYLES]
     first = [parse_policy("multifactor"), as_trained(policy)]
-    traces = ((name, *workload(name)) for name in WORKLOADS)
+    traces = ((name, *workload(name)) for name in names)
     logs = development(first + tried, backfill, replicates, traces)
     ours = [rows for name, rows in logs.items() if name != "multifactor"]
     best = [min(rows, key=lambda row: price(dict(zip(FIGURES, row, strict=True)))) for rows in zip(*ours, strict=True)]
@@ -256,9 +257,9 @@ def judged(name: str, net: Array, drain: float, scenes: list[tuple[Scene, Refere
     print(f"  {name:<18} cap {drain:<4g} {math.exp(prices.mean()):.3f} ± {error:.3f}  {rest}", flush=True)
 
 
-def controls(model: Model) -> None:
+def controls(model: Model, count: int) -> None:
     """The model, and what is left of it without parts, on scenes drawn as for training but with other seeds."""
-    scenes = fresh_scenes(300)
+    scenes = fresh_scenes(count)
     tensors = unflatten(model.net)
     untrained = QueueNet(0)
     untrained.take({k: v for k, v in tensors.items() if "shift" in k or "scale" in k})
@@ -278,24 +279,24 @@ def controls(model: Model) -> None:
         judged("the model", flatten(tensors), drain, scenes)
 
 
-def ablations(parts: list[str]) -> None:
+def ablations(parts: list[str], count: int, generations: int) -> None:
     """Networks that are trained anew without a part, by a short recipe that is the same for all."""
     trace, cluster, _ = workload("venus")
-    scenes = fresh_scenes(300)
+    scenes = fresh_scenes(count)
     print(f"{len(scenes)} scenes; ratio of the goals {GOALS} to sjf-age@user, with its standard error")
     for name in parts:
         part, _, seed = name.partition("#")
         settings = Settings(
             jobs=2500, scenes=24, iterations=0, lessons=200, validation=1, seed=int(seed or 0),
-            search=SearchSettings(generations=15), without=() if part == "nothing" else (part,),
+            search=SearchSettings(generations=generations), without=() if part == "nothing" else (part,),
         )  # fmt: skip
         trainer = Trainer(settings, [SceneSource(first_part(trace, 0.6), cluster)], Path(tempfile.mkdtemp()))
         judged(f"without {name}", trainer.run(lambda row: None), SHORT_CAP, scenes)
 
 
-def estimator(model: Model) -> None:
+def estimator(model: Model, names: list[str]) -> None:
     """Rank correlation of estimates with run times when jobs are first seen waiting, and what their spread covers."""
-    for name in WORKLOADS:
+    for name in names:
         trace, cluster, share = workload(name)
         prepared = prepare(trace, cluster, window=window_of(trace, share))
         simulation = Simulation(prepared.workload, prepared.trace.run_time, learned(model), placement="best-fit")
@@ -315,22 +316,28 @@ def estimator(model: Model) -> None:
 
 def main(what: str, *rest: str) -> None:
     model = load_model(find_model("default"))
+
+    def given(place: int, otherwise: str) -> str:
+        return rest[place] if len(rest) > place else otherwise
+
+    def several(place: int, otherwise: Sequence[str]) -> list[str]:
+        return rest[place].split(",") if len(rest) > place else list(otherwise)
+
     if what == "table":
-        names = rest[2].split(",") if len(rest) > 2 else list(WORKLOADS)
-        table(model, rest[0], int(rest[1]) if len(rest) > 1 else 3, names)
+        table(model, rest[0], int(given(1, "3")), several(2, WORKLOADS))
     elif what == "controls":
-        controls(model)
+        controls(model, int(given(0, "300")))
     elif what in ("development", "stretches"):
         others = ("sjf-age@user", "multifactor", "fcfs", "sjf@user", "saf@user", "wfp3@user")
-        policies = [parse_policy(name) for name in others]
-        policies += [variant(model) for model in (rest[2].split(",") if len(rest) > 2 else ["default"])]
+        policies = [parse_policy(name) for name in others] + [variant(model) for model in several(2, ["default"])]
         traces = development_traces() if what == "development" else stretches(2, 11, 36, 54, 79, 104, 130, 140)
-        development(policies, rest[0] if rest else "easy", int(rest[1]) if len(rest) > 1 else 3, traces)
+        development(policies, given(0, "easy"), int(given(1, "3")), islice(traces, int(given(3, "99"))))
     elif what == "hindsight":
-        hindsight(learned(model), rest[0] if rest else "easy", int(rest[1]) if len(rest) > 1 else 3)
+        hindsight(learned(model), given(0, "easy"), int(given(1, "3")), several(2, WORKLOADS))
     elif what == "styles":
-        styles(learned(model), rest[0] if rest else "easy", int(rest[1]) if len(rest) > 1 else 8)
+        styles(learned(model), given(0, "easy"), int(given(1, "8")))
     elif what == "ablations":
-        ablations(rest[0].split(",") if rest else ["nothing", "nothing#1", "nothing#2", *PARTS])
+        parts = several(0, ["nothing", "nothing#1", "nothing#2", *PARTS])
+        ablations(parts, int(given(1, "300")), int(given(2, "15")))
     else:
-        estimator(model)
+        estimator(model, several(0, WORKLOADS))

@@ -54,6 +54,27 @@ def test_all_goes_on_past_what_is_missing(
     assert times.count("\n") == 1 + len(STUDIES)
 
 
+def test_quick_takes_the_short_arguments(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(policy, "main", lambda *given: asked.append(given))
+    assert run(capsys, "styles", "--quick")[0] == 0
+    assert asked == [("styles", "easy", "1")]
+
+
+def test_orders_of_gpu_types_are_tried_on_the_requests_of_a_replay() -> None:
+    from slurm_rl.studies.placement import _ordered, load
+    from slurm_rl_sim.replay import prepare
+    from tests.unit.test_decide import CLUSTER, a_workload
+
+    prepared = prepare(a_workload(3, jobs=120), CLUSTER)
+    as_it_is = _ordered(prepared, None, fastest_last=False)
+    assert as_it_is > 0
+    assert _ordered(prepared, (1, 99), fastest_last=True) != as_it_is
+    assert 0.0 < load(prepared) < 20.0
+
+
 def test_the_bundled_trace_is_found() -> None:
     trace, cluster, window = policy.workload("hetero")
     assert (len(trace), cluster.gpus, window) == (12_000, 448, "0.3:1")
