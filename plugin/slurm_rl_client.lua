@@ -6,6 +6,7 @@ local json = ...
 
 local MAX_REPLY = 64 * 1024
 local MAX_REQUEST = 15 * 1024 -- the service refuses more than 16 KiB, headers included
+local MAX_MESSAGE = 300 -- bytes of a line for the user
 local MAX_STRING = 1024 -- longer request fields are left out
 local CHUNK = 4096
 local RESERVED = ".admin" -- beside the service's public socket, for root and SlurmUser alone
@@ -171,6 +172,12 @@ end
 
 local function take_back(job, writes)
   for i = 1, #writes do pcall(set, job, writes[i][1], writes[i][3]) end
+end
+
+-- A line for the user, as sbatch prints it: plain text alone, since it goes to a terminal.
+local function message_in(advice)
+  local text = advice.message
+  if type(text) == "string" and #text <= MAX_MESSAGE and text:find("^[\32-\126]+$") then return text end
 end
 
 -- HTTP ---------------------------------------------------------------------------------------------------------------
@@ -347,8 +354,12 @@ local function new(settings, slurm)
     breaker.succeeded()
     local writes = choose(advice, job, settings.site_factor_limit, known_features)
     if not pcall(apply, job, writes) then take_back(job, writes) end
+    local message = message_in(advice)
+    if message and slurm.log_user then pcall(slurm.log_user, "%s", message) end
   end
 end
 
 -- The parts beside `new` are for the tests.
-return { new = new, advice_in = advice_in, choose = choose, parse_http = parse_http, read_job = read_job }
+return {
+  new = new, advice_in = advice_in, choose = choose, message_in = message_in, parse_http = parse_http, read_job = read_job,
+}

@@ -180,6 +180,12 @@ class Config:
         low=2.0,
         high=3600.0,
     )
+    advise_limits: bool = _option(
+        False,
+        _HTTP,
+        "Whether sbatch prints a line where a user's own finished jobs took far less time than the limit asked for "
+        "(needs the job_submit plugin).",
+    )
     socket: str = _option(
         "/run/slurm-rl/slurm-rl.sock", _HTTP, "The unix socket that the job_submit plugin and the commands speak to."
     )

@@ -49,6 +49,7 @@ def _text(said: dict[str, Any]) -> str:
     lines = [f"job {job['job_id']} ({job['name']}) of {job['user']} in {job['partition']}, waiting {span(job['wait'])}"]
     if (slurm := said.get("slurm_reason")) and slurm["code"]:
         lines.append(f"  Slurm    {slurm['code']}: {slurm['meaning']} {slurm['remedy']}")
+    lines += [f"           {limit['text']}" for limit in said.get("limits", [])]
     if not said["ordered"]:
         return "\n".join([*lines, f"  left to Slurm: {said['why']}", *_held_back(said)])
     start, estimate, factor = said["expected_start"], said["estimate"], said["site_factor"]
@@ -58,6 +59,7 @@ def _text(said: dict[str, Any]) -> str:
         f"  place    {said['rank']} of {said['of']}"
         + ("  (promoted: it has waited too long)" if said["promoted"] else ""),
         *([f"  ruled by {ruler['policy']} since {clock(ruler['since'])}: {ruler['why']}"] if ruler else []),
+        *_ahead(said.get("ahead") or {}),
         f"  why      {said['policy']['name']} score {said['policy']['score']:.6g}"
         + "".join(f"\n             {_feature(c)}" for c in said["features"]),
         f"  run time about {span(estimate['seconds'])} ({span(low)} to {span(high)}), limit {span(job['time_limit'])}",
@@ -74,6 +76,15 @@ def _text(said: dict[str, Any]) -> str:
         lines.append(f"  limit    {advice['text']}")
     lines += _held_back(said)
     return "\n".join(lines)
+
+
+def _ahead(ahead: dict[str, Any]) -> list[str]:
+    """Who goes before the job, by kind."""
+    if not ahead or not ahead["jobs"]:
+        return []
+    kinds = ((ahead["yours"], "yours"), (ahead["same_account"], "of your account"), (ahead["others"], "of others"))
+    who = ", ".join(f"{count} {kind}" for count, kind in kinds if count)
+    return [f"  ahead    {who}: {ahead['gpus']} GPUs, about {ahead['gpu_hours']:g} GPU hours"]
 
 
 def _past(said: dict[str, Any]) -> str:
@@ -108,7 +119,8 @@ def _skill(start: dict[str, Any]) -> str:
 def _feature(c: dict[str, Any]) -> str:
     """What one thing about the job does to its place."""
     timed = c["feature"] in ("wait", "run time")
-    value, usual = (span(v) if timed else f"{v:.3g}" for v in (c["value"], c["usual"]))
+    unit = "" if timed or not c.get("unit") else f" {c['unit']}"
+    value, usual = (span(v) if timed else f"{v:.3g}{unit}" for v in (c["value"], c["usual"]))
     effect = f"{'up' if c['places'] > 0 else 'down'} {abs(c['places'])}" if c["places"] else "no place"
     return f"{c['feature']} {value} (usual {usual}): {effect}"
 

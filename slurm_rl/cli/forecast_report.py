@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from slurm_rl.evaluate.forecasts import ForecastReport, Scores
+    from slurm_rl.evaluate.limit_advice import Worth
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -34,6 +35,9 @@ def forecast_report(
     forecasts: Annotated[int, typer.Option(help="How many forecasts to make in the window, about.")] = 400,
     draws: Annotated[int, typer.Option(help="Futures for each forecast.")] = 24,
     seed: Annotated[int, typer.Option(help="Of the sample and of the futures.")] = 0,
+    advice: Annotated[
+        bool, typer.Option("--advice", help="Also say what advice on limits is worth, by a replay with such limits.")
+    ] = False,
     report: Annotated[Path | None, typer.Option(help="Write a page with a calibration plot.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
@@ -45,6 +49,7 @@ def forecast_report(
     from slurm_rl.cli.progress import progress
     from slurm_rl.errors import InputError
     from slurm_rl.evaluate.forecasts import forecast_history, report_of, site_of
+    from slurm_rl.evaluate.limit_advice import worth_of_advice
     from slurm_rl.traces.read import read_trace
     from slurm_rl_sim.replay import find_cluster, prepare, window_of
 
@@ -61,12 +66,14 @@ def forecast_report(
             prepared, site, window=period, count=forecasts, draws=draws, seed=seed, on_progress=told
         )
     made = report_of(rows, earlier)
+    worth = worth_of_advice(prepared, site) if advice else None
     name = f"{prepared.trace.name}, {site.policy.name} + {site.backfill}"
     if report is not None:
         _write(report, name, made)
     if as_json:
         head = {"trace": str(trace), "cluster": where.name, "policy": site.policy.name, "backfill": site.backfill}
-        print(json.dumps(head | {"draws": draws} | made.as_value()))
+        more = {"advice": worth.as_value()} if worth is not None else {}
+        print(json.dumps(head | {"draws": draws} | made.as_value() | more))
         return
     print(f"{name}: {made.forecasts} forecasts, {made.at_submission} of them at submission")
     print(f"calibrated on {made.calibrated_on} forecasts of the time before, and on those that had come true\n")
@@ -76,8 +83,26 @@ def forecast_report(
         print("  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]))
     print("\nin range: starts within the 80% range. log error: median of |log((told + 1 min)/(came + 1 min))|,")
     print(f"{made.ratio:.2f} of that of backfill by limits. bias: above 0, jobs start later than told.")
+    if worth is not None:
+        print(f"\n{_worth(worth)}")
     if report is not None:
         print(f"report: {report}")
+
+
+def _worth(worth: Worth) -> str:
+    from slurm_rl.cli.explain import span
+
+    share = 100 * worth.advised / max(worth.jobs, 1)
+    lines = [
+        f"Advice on limits: {worth.advised:,} of {worth.jobs:,} jobs ({share:.0f}%) would be told a shorter one;",
+        f"{worth.killed_by_advice:,} of these would run longer than that and be killed.",
+    ]
+    for key, label in (("mean_wait", "mean wait"), ("wait_of_advised", "… of those advised"),
+                       ("wait_of_others", "… of the others"), ("p95_wait", "95% wait at most")):  # fmt: skip
+        before, after = worth.before[key], worth.after[key]
+        change = f" ({100 * (after / before - 1):+.0f}%)" if before else ""
+        lines.append(f"  {label:<20} {span(before):>9} -> {span(after):>9}{change}")
+    return "\n".join(lines)
 
 
 def cells(m: Scores) -> list[str]:

@@ -21,7 +21,7 @@ from slurm_rl.controller.advice import Advisor, Submission
 from slurm_rl.controller.estimates import Finished, RunTimes
 from slurm_rl.controller.explain import board
 from slurm_rl.controller.explain.live_scene import LiveScene, RecentJobs
-from slurm_rl.controller.explain.place_in_queue import Ordered
+from slurm_rl.controller.explain.place_in_queue import UNITS, Ordered
 from slurm_rl.controller.explain.start_forecast import foretell
 from slurm_rl.controller.explain.when import Wish, when
 from slurm_rl.controller.live_policy import LivePolicy, guardrails_of
@@ -41,6 +41,7 @@ from slurm_rl.telemetry.store import Measured
 
 _NO_FACTORS = PriorityFactors(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
 SHADOW_REPORT = "shadow-report.json"  # in the state directory: what the command of that name found last
+_LONGEST = 300  # characters of a line for the user; the shim takes no more
 _NOT_ADVISABLE = -2  # job_submit/lua reads it as "no value"
 
 
@@ -97,6 +98,21 @@ class ControllerLive:
         return self.controller.view
 
     def advise(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        said = self._message(job)
+        return self._factor(job) | ({"message": said} if said else {})
+
+    def _message(self, job: Mapping[str, Any]) -> str:
+        """A line about the time limit, which sbatch prints; "" unless the site wants that."""
+        limit = 60 * int(job.get("time_limit_min") or 0)
+        if not self.config.advise_limits or self.controller.mode == "off" or not limit:
+            return ""
+        nodes, tasks = job.get("min_nodes", 1), job.get("num_tasks", 1)
+        cpus = max(job.get("min_cpus", 1), tasks * job.get("cpus_per_task", 1), nodes)
+        user = job.get("user_name") or self._name(int(job["user_id"]))
+        advice = self.controller.learning.runs.advise(user, job.get("name", ""), job.get("gpus", 0), cpus, limit)
+        return "" if advice is None else f"slurm-rl: {advice}".encode("ascii", "replace").decode()[:_LONGEST]
+
+    def _factor(self, job: Mapping[str, Any]) -> dict[str, Any]:
         advisor = self.controller.advisor
         if self.controller.mode != "enforce" or advisor is None:
             return {}
@@ -158,8 +174,15 @@ class ControllerLive:
         standing = ordered.standing(job_id) if ordered is not None else None
         if standing is None:
             return {}
-        features = [asdict(c) for c in standing.contributions()]
+        features = [asdict(c) | {"unit": UNITS.get(c.feature, "")} for c in standing.contributions()]
         return {"features": features, "what_would_move_it": standing.moves()}
+
+    def around(self, job_id: int) -> dict[str, Any]:
+        view = self.controller.view
+        record = view.record(job_id) if view is not None else None
+        if view is None or record is None:
+            return {}
+        return {"ahead": view.ahead(job_id), "limits": self.controller.limits_seen.of(record)}
 
     def _ordered(self, job_id: int) -> Ordered | None:
         """The last tick's order, made ready once for all who ask about its jobs."""

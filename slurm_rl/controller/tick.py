@@ -23,6 +23,7 @@ from slurm_rl.controller.choices import Choices
 from slurm_rl.controller.diff import changes, in_safe_write_order, wanted_factors
 from slurm_rl.controller.estimates import RunTimes
 from slurm_rl.controller.explain.held_back import HeldBack
+from slurm_rl.controller.explain.limits_seen import LimitsSeen
 from slurm_rl.controller.explain.queue_report import QueueReport
 from slurm_rl.controller.explain.start_forecast import Foresight
 from slurm_rl.controller.lane import LaneBook
@@ -112,6 +113,7 @@ class Controller:
         self.forecasts = forecasts or ForecastStore(journal.path.with_name("forecasts.sqlite"))
         self.foresight = Foresight(config, self.forecasts, self.metrics, clock)
         self.held_back = HeldBack(self.forecasts)
+        self.limits_seen = LimitsSeen()
         self.site_factor = SiteFactorWriter(config, journal, self.metrics, self.budget)
         self.gpu_type = GpuTypeWriter(config, journal)
         self.start_time = StartTimeWriter(config, journal, self.metrics)
@@ -158,6 +160,7 @@ class Controller:
         state = functools.reduce(lambda seen, writer: writer.own(seen), self.writers, said)
         self.foresight.see(state, *self.learning.learn(self.client, state))
         self.held_back.see(state)
+        self.limits_seen.see(self.client, state)
         queue = observe(state, self.run_times, self.policy.spec, self.learning.gpus, self.config.leave_alone)
         drifted = self.site_factor.drifted(queue)
         self._phase("observe", began)

@@ -64,6 +64,10 @@ class Live(Protocol):
         """What the user's finished jobs say of a time limit, if it is worth a word."""
         ...
 
+    def around(self, job_id: int) -> dict[str, Any]:
+        """Who is `ahead` of a pending job, by kind, and the `limits` that hold it back, with their numbers."""
+        ...
+
     def past(self, job_id: int, submit_time: int) -> list[dict[str, object]]:
         """What was written to a job, or would have been."""
         ...

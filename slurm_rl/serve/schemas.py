@@ -66,6 +66,7 @@ class SubmitAnswer(BaseModel):
     prefer: str | None = None
     features: str | None = None
     reason: str | None = None
+    message: str | None = None  # a line for the user, which sbatch prints
 
 
 class RankJob(BaseModel):

@@ -159,6 +159,13 @@ class CliClient:
         mark = separator()
         return history.parse(self.commands.run(*history.command(start, end, mark), timeout=history.TIMEOUT), mark)
 
+    def assoc_mgr(self) -> str:
+        """What slurmctld holds of associations and QOS: limits, and how far they are used; "" without accounting."""
+        try:
+            return self.commands.run("scontrol", "show", "assoc_mgr")
+        except SlurmError:
+            return ""
+
     def health(self) -> Health:
         began = time.monotonic()
         try:

@@ -36,3 +36,7 @@ class SlurmClient(Protocol):
     def health(self) -> Health:
         """Whether slurmctld answers, and how busy it is; an unreachable one is `up=False`, not an error."""
         ...
+
+    def assoc_mgr(self) -> str:
+        """`scontrol show assoc_mgr`: limits and how far they are used; "" where it cannot be had."""
+        ...

@@ -136,7 +136,7 @@ _WHAT = {
     "WallDuration": "time",
     "Unknown": "a resource",
 }
-_LIMIT = re.compile(
+LIMIT = re.compile(
     r"(?P<who>Assoc|QOS|)(?P<bound>Grp|Max|Min)(?P<what>" + "|".join(sorted(_WHAT, key=len, reverse=True)) + r")"
     r"(?P<time>RunMinutes|RunMins|Minutes|)(?P<each>PerJob|PerNode|PerUser|PerAccount|)(?:Limit|NotSatisfied|)$"
 )
@@ -149,7 +149,7 @@ def in_words(reason: str) -> Words:
     code = re.split(r"[\s,(]", reason.strip().strip("()"), maxsplit=1)[0] or "None"
     if code in _ROWS:
         return Words(*_ROWS[code])
-    limit = _LIMIT.match(code)
+    limit = LIMIT.match(code)
     if limit is None:
         return Words(f"Slurm says {reason}.", _ADMIN)
     return _limit(**limit.groupdict())
@@ -168,12 +168,12 @@ _KEPT_BACK = frozenset(
 def keeps_back(reason: str) -> bool:
     """Whether Slurm says that a limit or a licence keeps a job from starting, not a lack of free nodes."""
     code = re.split(r"[\s,(]", reason.strip().strip("()"), maxsplit=1)[0]
-    return code in _KEPT_BACK or _LIMIT.match(code) is not None
+    return code in _KEPT_BACK or LIMIT.match(code) is not None
 
 
 def known(code: str) -> bool:
     """Whether there are words for a code."""
-    return code in _ROWS or _LIMIT.match(code) is not None
+    return code in _ROWS or LIMIT.match(code) is not None
 
 
 def _limit(who: str, bound: str, what: str, time: str, each: str) -> Words:

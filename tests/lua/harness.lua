@@ -7,6 +7,7 @@ slurm = { SUCCESS = 0, ERROR = -1, ESLURM_INVALID_PARTITION_NAME = 2000, NO_VAL 
 local lines = {}
 function slurm.log_info(...) lines[#lines + 1] = "info: " .. string.format(...) end
 function slurm.log_error(...) lines[#lines + 1] = "error: " .. string.format(...) end
+function slurm.log_user(...) lines[#lines + 1] = "user: " .. string.format(...) end
 
 local STRINGS = { prefer = true, features = true, comment = true, name = true, partition = true, admin_comment = true }
 

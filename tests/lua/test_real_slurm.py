@@ -90,6 +90,11 @@ def test_advice_reaches_the_job(site: Site, without: dict[str, str]) -> None:
     with serving(site.socket, answers(http(b'{"site_factor": -1234}'))):
         site.submit({"lowered": ""})
     assert site.factors()["lowered"] == -1234
+    # A line for the user comes out of sbatch, whether it is advised otherwise or not.
+    with serving(site.socket, answers(http(b'{"message": "slurm-rl: 40 runs ended within 2 h in 95% of cases"}'))):
+        said = site.lab.run("bash", "-c", "sbatch --job-name=told -o /dev/null --wrap true 2>&1")
+    assert "slurm-rl: 40 runs ended within 2 h in 95% of cases" in said
+    assert "Submitted batch job" in said
     # Slurm refuses a job that names a feature no node has; the shim knows the nodes' features from slurm.conf.
     with serving(site.socket, answers(http(b'{"prefer": "nosuch", "features": "a100&nosuch"}'))):
         assert site.submit({"unknown": ""})["unknown"] == without["plain"]

@@ -73,6 +73,34 @@ def test_anything_else_leaves_the_job_alone(lua: str, short_dir: Path, body: byt
     assert written(lua, short_dir, body) == UNTOUCHED
 
 
+def told(lua: str, where: Path, body: bytes, before: str = "") -> list[str]:
+    """What sbatch would print."""
+    directory = install(where / "etc", service=where / "s")
+    show = "for _, line in ipairs(harness.lines) do print(line) end"
+    with serving(where / "s", answers(http(body))):
+        out = run(lua, directory, before + SUBMIT.format(job="{}") + show)
+    assert out[1] == "0"
+    return [line.removeprefix("user: ") for line in out[2:] if line.startswith("user: ")]
+
+
+def test_a_line_for_the_user_is_printed_as_it_is(lua: str, short_dir: Path) -> None:
+    said = b'{"message": "slurm-rl: 40 runs: 95% of them within 2 h, %s %d", "site_factor": 5}'
+    assert told(lua, short_dir, said) == ["slurm-rl: 40 runs: 95% of them within 2 h, %s %d"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"7", b"null", b'""', b'"a\\nb"', b'"\\u001b[31m"', b'"' + b"x" * 301 + b'"', b'"\xc3\xa9"', b'["a"]'],
+)
+def test_no_other_line_is(lua: str, short_dir: Path, message: bytes) -> None:
+    """No control characters, nothing beyond ASCII, nothing longer than 300 bytes reaches a terminal."""
+    assert told(lua, short_dir, b'{"message": ' + message + b"}") == []
+
+
+def test_a_slurm_without_log_user_takes_the_job(lua: str, short_dir: Path) -> None:
+    assert told(lua, short_dir, b'{"message": "hello"}', "slurm.log_user = nil ") == []
+
+
 def test_the_limit_is_the_sites(lua: str, short_dir: Path) -> None:
     assert written(lua, short_dir, b'{"site_factor": 51}', site_factor_limit=50) == UNTOUCHED
 

@@ -20,6 +20,7 @@ from slurm_rl.policy.catalogue import BY_USER, EDF, MULTIFACTOR, STATIC_EQUAL, S
 
 _PATIENCE = 0.06  # seconds for all questions about one job: a request has 0.2, also while others crowd in
 _HOUR = 3600
+UNITS = {"wait": "s", "run time": "s", "deadline": "s", "size": "GPUs", "priority": "points", "fairshare": "share"}
 # What a question or the ordering of a queue changes is copied for each job that is asked about; the rest is shared.
 _CHANGED = frozenset(
     "jobs live requests pools users groups scores order scratch features context hidden "

@@ -124,6 +124,35 @@ class QueueReport:
                 return self._row(position)
         return None
 
+    def ahead(self, job_id: int) -> dict[str, Any]:
+        """Who goes before a job in its queue, by kind and not by name: counts, GPUs, and hours of work."""
+        position = self._ids.get(job_id, len(self.plan.order))
+        if position >= len(self.plan.order):
+            return {}
+        mine, job = self.view.queue[self.plan.order[position]], self._record(position)
+        before = [j for j in self.plan.order[:position] if self.view.queue[j] == mine]
+        records = [self.view.jobs[j] for j in before]
+        own = sum(r.user == job.user for r in records)
+        account = sum(r.user != job.user and r.account == job.account and bool(job.account) for r in records)
+        gpus = [r.gpu_count * max(r.array_task_count, 1) for r in records]
+        work = sum(g * float(self.view.estimate[j]) for g, j in zip(gpus, before, strict=True)) / 3600
+        there = set(before)
+        promoted = sum(self.plan.reasons[p].promoted for p in range(position) if self.plan.order[p] in there)
+        return {
+            "jobs": len(before),
+            "yours": own,
+            "same_account": account,
+            "others": len(before) - own - account,
+            "promoted": promoted,
+            "gpus": sum(gpus),
+            "gpu_hours": round(work, 1),
+        }
+
+    def record(self, job_id: int) -> SlurmJob | None:
+        """Slurm's own record of a pending job."""
+        position = self._ids.get(job_id)
+        return None if position is None else self._record(position)
+
     @cached_property
     def _ids(self) -> dict[int, int]:
         """Position of each job: those in order first."""

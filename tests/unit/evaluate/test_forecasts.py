@@ -12,6 +12,7 @@ from slurm_rl.cli.app import main
 from slurm_rl.domain.cluster import NodeClass
 from slurm_rl.errors import InputError
 from slurm_rl.evaluate.forecasts import forecast_history, moments, report_of, site_of
+from slurm_rl.evaluate.limit_advice import suggested_limits, worth_of_advice
 from slurm_rl.traces.native import write_native
 from slurm_rl.traces.trace import Trace
 from slurm_rl_sim.replay import prepare
@@ -91,3 +92,25 @@ def test_the_command_prints_a_table_a_page_and_json(tmp_path: Path, capsys: pyte
     said = json.loads(capsys.readouterr().out)
     assert said["methods"][0]["method"] == "forecast"
     assert said["forecasts"] > 0
+
+
+def test_limits_are_suggested_by_runs_that_had_ended_by_then() -> None:
+    """Ann's jobs take 600 s and ask for ten hours; the eleventh that comes after ten are over is told 15 min."""
+    jobs = [a_job(1000 * i, 600, 36_000, user="ann", name="a") for i in range(14)]
+    prepared = prepare(a_trace(jobs), a_cluster(1, cpus=1))
+    start = prepared.workload.jobs["submit"]
+    limits = suggested_limits(prepared, start, start + 600)
+    assert limits.tolist() == [36_000] * 10 + [900] * 4
+
+
+def test_shorter_limits_let_others_backfill() -> None:
+    """Three CPUs are held for an hour and a job of four is next: ten minutes fit on the last one, ten hours do not."""
+    jobs = [a_job(900 * i, 600, 36_000, cpus=1, user="ann", name="a") for i in range(200)]
+    for hour in range(0, 50, 4):
+        jobs.append(a_job(3600 * hour + 1, 3500, 3600, cpus=3, user="bob", name="b"))
+        jobs.append(a_job(3600 * hour + 2, 100, 3600, cpus=4, user="cyd", name="c"))
+    prepared = prepare(a_trace(jobs), a_cluster(1, cpus=4))
+    worth = worth_of_advice(prepared, site_of("fcfs", "easy"))
+    assert worth.advised > 150
+    assert worth.killed_by_advice == 0
+    assert worth.after["wait_of_advised"] < 0.8 * worth.before["wait_of_advised"]

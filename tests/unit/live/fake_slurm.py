@@ -85,6 +85,7 @@ class FakeSlurm:
         self.config = {"SchedulerParameters": "bf_continue"} | config
         self.weights = PriorityWeights(partition=weights)
         self.past: list[HistoryJob] = []
+        self.limits = ""
         self.partitions = (SlurmPartition(name="batch", state="UP", default=True, default_time=3600),)
         held = {name: j for j in jobs for name in j.node_list}
         self.nodes = tuple(
@@ -136,6 +137,9 @@ class FakeSlurm:
 
     def history(self, start: float, end: float) -> list[HistoryJob]:
         return self.past
+
+    def assoc_mgr(self) -> str:
+        return self.limits
 
     def health(self) -> Health:
         return self.health_now
