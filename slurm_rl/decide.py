@@ -16,7 +16,7 @@ from slurm_rl.backfill.catalogue import RULES, Rule
 from slurm_rl.backfill.dispatch import start_jobs
 from slurm_rl.domain.snapshot import Plan, PlannedDeferral, Reason, Ruler, Snapshot, Start
 from slurm_rl.kernel import tables as t
-from slurm_rl.kernel.arrays import Array
+from slurm_rl.kernel.arrays import MIX, RECENT, Array
 from slurm_rl.kernel.jit import kernel
 from slurm_rl.kernel.linking import link_kernels
 from slurm_rl.kernel.links import link
@@ -189,6 +189,8 @@ def _linked(
     world["prefer"] = world["speed"][world["requests"]["row"]]
     if placer.planned and len(world["hint_of"]) == 0:
         world["hint_of"] = np.zeros(len(world["jobs"]), dtype=np.int64)
+    if placer.weighs and len(world["mix"]) == 0:
+        world["mix"] = np.zeros(RECENT, dtype=MIX)
     _make_scratch(world)
     for key, table in (network_tables(policy, len(world["jobs"])) | chosen | _copies(memory)).items():
         world[key] = table

@@ -61,7 +61,8 @@ def _name(contender: Contender) -> str:
 
 
 @lru_cache(maxsize=64)
-def _contender(name: str) -> Contender:
+def contender_of(name: str) -> Contender:
+    """A scheduler by name, under the common rule unless it names its own."""
     return parse_contenders(name, BACKFILL)[0]
 
 
@@ -79,13 +80,14 @@ def runs(prepared: Prepared, names: Sequence[str], events: NodeEvents | None = N
     """One row a scheduler, all on the same jobs; gaps refer to the best in hindsight and to the limit of this run."""
     rows = []
     for name in names:
-        run = replay(prepared, [_contender(name)], placement=PLACEMENT, events=events)[0]
-        rows.append({"scheduler": name} | _figures(run))
+        run = replay(prepared, [contender_of(name)], placement=PLACEMENT, events=events)[0]
+        rows.append({"scheduler": name} | measured(run))
     _gaps(rows)
     return rows
 
 
-def _figures(run: Run) -> dict[str, Any]:
+def measured(run: Run) -> dict[str, Any]:
+    """What is kept of a run; all but the speed of the machine."""
     m = run.metrics
     met = m["sla_met"]
     return {

@@ -19,5 +19,12 @@ SUITES = {
             {"seeds": 3, "jobs": 1000, "policy": None},
             "robustness_metrics.csv",
         ),
+        Suite(
+            "packing",
+            "Fill a cluster until nothing fits: placements, FGD, mip, and an agent that may skip.",
+            {"seeds": 10, "steps": 24_576, "traces": None},
+            "packing_metrics.csv",
+            ("torch", "mip"),
+        ),
     )
 }

@@ -18,7 +18,8 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 _HELP = """Compare schedulers, agents and placements, in pairs and with intervals.
 
-core: all schedulers on 56 regimes. robust: on 160 distorted workloads.
+core: all schedulers on 56 regimes. robust: on 160 distorted workloads. packing:
+placements that fill a cluster until nothing fits.
 
 Each suite writes CSV files, figures (SVG, PNG) and OUT/report.html, which says who wins, by how much, and where nobody
 does. A bench that was stopped goes on where it was: give the same command again.
@@ -40,6 +41,8 @@ def bench(
     seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions, each with workloads of its own.")] = None,
     jobs: Annotated[int | None, typer.Option(min=50, help="Jobs of a workload.")] = None,
     policy: Annotated[str | None, typer.Option(help="Schedulers to compare, in place of all.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Of packing: pods that an agent is trained on.")] = None,
+    traces: Annotated[Path | None, typer.Option(help="Folder of public traces.", envvar="SLURM_RL_TRACES")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one a processor.")] = None,
     executor: Annotated[str, typer.Option(help="local, or slurm: parts as tasks of a job array.")] = "local",
     tasks: Annotated[int, typer.Option(min=1, help="Of slurm: how many.")] = 8,
@@ -57,7 +60,7 @@ def bench(
         raise unknown_name("executor", executor, ["local", "slurm"])
     if executor == "slurm" and part is not None:
         raise InputError("is for --executor local", field="--part", remedy="--executor slurm makes the parts")
-    settings = _settings(row, {"seeds": seeds, "jobs": jobs, "policy": policy})
+    settings = _settings(row, {"seeds": seeds, "jobs": jobs, "policy": policy, "steps": steps, "traces": traces})
     cut = part_of(part) if part is not None else None
     count = workers or processors()
     if cut is not None:  # its lock is the file of its own that it writes

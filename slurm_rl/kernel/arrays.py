@@ -204,6 +204,7 @@ EVENT = np.dtype([("time", "i8"), ("node", "i8"), ("up", "i8")], align=True)
 LOG = np.dtype([("node", "i4"), ("units", "i4")], align=True)
 # A request, and its share of the jobs that wait or run.
 MIX = np.dtype([("portion", "f8"), ("request", "i8")], align=True)
+RECENT = 64  # jobs that came last: what a placement that weighs goes by
 
 # Settings and counters of a World.
 SCALARS = [
@@ -214,6 +215,7 @@ SCALARS = [
     ("mixed", "i8"),  # 1: some node has GPUs of several types
     ("by_type", "i8"),  # 1: the placement prefers GPU types, which changes with the queue
     ("planned", "i8"),  # 1: the placement follows hints
+    ("weighs", "i8"),  # 1: the placement fills the table `mix` with the last arrivals; 2: it goes by what is there
     ("backfill", "i8"),  # of the rule, by its place in the catalogue
     ("books_many", "i8"),  # 1: the rule holds nodes for many jobs, not for the first alone
     ("head_blocks", "i8"),  # 1: jobs behind one that does not fit start only if the rule lets them

@@ -16,8 +16,10 @@ from slurm_rl.kernel.arrays import (
     LATENCY_BUCKETS,
     LIVE,
     LOG,
+    MIX,
     NEVER,
     PARTS,
+    RECENT,
     USER,
     Array,
     make_entries,
@@ -82,6 +84,7 @@ def new_world(
         "log_gpus": np.empty(asked + 1 if wl.mixed else 0, dtype=np.int64),
         "prefer": wl.speed[wl.requests["row"]],
         "hint_of": np.zeros(jobs if planned else 0, dtype=np.int64),
+        "mix": np.zeros(RECENT if settings.get("weighs") else 0, dtype=MIX),
         "latency": np.zeros(LATENCY_BUCKETS, dtype=np.int64),
     }
     if "groups" not in tables:

@@ -104,7 +104,7 @@ def blocked(w: Record, s: int, view: int, n: int, units: int) -> float:
         return total
     for i in range(len(t.mix(w))):
         m = t.mix(w).request[i]
-        if not _may_use(w, requests.kind[m], n):
+        if not may_use(w, requests.kind[m], n):
             continue
         need = requests.share[m] if requests.share[m] > 0 else GPU_MILLI
         lost, most = 0.0, 0
@@ -118,7 +118,8 @@ def blocked(w: Record, s: int, view: int, n: int, units: int) -> float:
 
 
 @inner
-def _may_use(w: Record, kind: int, n: int) -> bool:
+def may_use(w: Record, kind: int, n: int) -> bool:
+    """Whether requests of a kind may use a node."""
     for i in range(t.class_ptr(w)[kind], t.class_ptr(w)[kind + 1]):
         if t.class_list(w)[i] == t.nodes(w).klass[n]:
             return True

@@ -19,6 +19,7 @@ class Placement:
     kernel: str = ""  # module:function of this package, for the slot `place_special`
     by_type: bool = False  # prefers GPU types, by the table `prefer`: what it would choose changes with the queue
     planned: bool = False  # follows the hints of a Planner, and may defer jobs
+    weighs: bool = False  # counts free GPUs that jobs like the recent ones could not use, by the table `mix`
 
     @property
     def kernels(self) -> Mapping[str, str]:
@@ -29,7 +30,8 @@ class Placement:
     @property
     def settings(self) -> dict[str, float]:
         """What a World says of its placement."""
-        return {"placer": PLACEMENTS.code(self.name), "by_type": self.by_type, "planned": self.planned}
+        return {"placer": PLACEMENTS.code(self.name), "by_type": self.by_type or self.weighs, "planned": self.planned,
+                "weighs": self.weighs}  # fmt: skip
 
 
 PLACEMENTS = Catalogue(
@@ -51,6 +53,17 @@ PLACEMENTS = Catalogue(
         "by_gpu_type:place_by_type",
         by_type=True,
         planned=True,
+    ),
+    Placement(
+        "fgd",
+        "Where it makes the fewest free GPUs useless to jobs like the recent ones: fragmentation gradient descent.",
+        "fgd:place_fgd",
+        weighs=True,
+    ),
+    Placement(
+        "dot-product",
+        "Where what it asks for and what is free point the same way.",
+        "dot_product:place_dot_product",
     ),
 )
 FIRST_FIT, SPREAD, ROUND_ROBIN = (PLACEMENTS.code(name) for name in ("first-fit", "spread", "round-robin"))

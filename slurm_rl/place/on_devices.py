@@ -1,7 +1,7 @@
 """GPUs of a node one by one: types, shards and slices, other GRES, and nodes that a job has for itself.
 
-Implements P7 of docs/backfill.md. Only requests that are marked `careful` come here; a cluster whose nodes have one
-type of GPU, given out whole, has none.
+Implements P7 and P9 of docs/backfill.md. Only requests that are marked `careful` come here; a cluster whose nodes have
+one type of GPU, given out whole, has none.
 """
 
 from __future__ import annotations

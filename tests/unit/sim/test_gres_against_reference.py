@@ -1,4 +1,4 @@
-"""Mixed nodes, slices, shards, other GRES, features, several partitions, whole nodes: engine and reference agree.
+"""Mixed nodes, slices, shards, other GRES, features, partitions, whole nodes: engine and reference agree (P7 to P9).
 
 A failing case names its seed: `a_gres_case(seed)` brings it back. The state is checked for contradictions, too.
 """
