@@ -37,7 +37,8 @@ def place(w: Record, s: int, view: int) -> int:
         if at >= 0:
             kind, at = t.node_sets(w)[at, 0], t.node_sets(w)[at, 1]
         first, last = t.kind_ptr(w)[kind], t.kind_ptr(w)[kind + 1]
-        if last - first == 1 or how in (FIRST_FIT, ROUND_ROBIN):
+        # Of one node there is nothing to choose, unless its GPUs differ and the placement cares.
+        if (last - first == 1 and w.by_type * w.mixed == 0) or how in (FIRST_FIT, ROUND_ROBIN):
             start = first
             if how == ROUND_ROBIN:
                 while start < last and t.kind_node(w)[start] < t.pools(w).cursor[t.requests(w).pool[s]]:

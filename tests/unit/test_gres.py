@@ -165,6 +165,13 @@ def test_greedy_chooses_a_type_on_mixed_nodes() -> None:
     assert [ran[j.id].end - ran[j.id].start for j in jobs] == [70, 490, 70]
 
 
+def test_greedy_chooses_a_type_on_the_only_node() -> None:
+    cluster = Cluster("one", (NodeClass(1, cpus=16, gres=(("gpu:A", 2), ("gpu:A_1g.5gb", 2))),))
+    jobs = [a_job(i, run=70, limit=1000, gpus=gpus) for i, gpus in enumerate((1, 2, 1))]
+    ran = replay(cluster, jobs, "fcfs", "firstfit", "greedy")
+    assert [ran[j.id].end - ran[j.id].start for j in jobs] == [70, 490, 70]
+
+
 def test_a_job_in_two_partitions_stays_in_one() -> None:
     cluster = Cluster("two", (NodeClass(1, cpus=2, partition="p"), NodeClass(2, cpus=2, partition="q")))
     jobs = [a_job(0, run=10, cpus=4, nodes=2, partition="p,q"), a_job(1, run=10, cpus=2, nodes=1, partition="p,q")]

@@ -35,8 +35,8 @@ def site(fake: Fake) -> Fake:
     last = 'for last in "$@"; do :; done'
     fake(
         "squeue",
-        f'{last}; if [ "$last" = --json ]; then cat {r}/squeue.json; else {put}; '
-        f'sed "s/\x1fmarkx/$mark/g" {r}/squeue.txt; fi',
+        f'{last}; case "$last" in --json) cat {r}/squeue.json ;; *tres-per-socket*|%A*) ;; '  # nobody asks for such
+        f'*) {put}; sed "s/\x1fmarkx/$mark/g" {r}/squeue.txt ;; esac',
     )
     fake("sprio", f'{last}; {put}; sed "s/\x1fmarkx/$mark/g" {r}/sprio.txt')
     fake("sshare", f"cat {r}/sshare.txt")
