@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slurm_rl.backfill.catalogue import RULES, Rule
+from slurm_rl.backfill.catalogue import RULES, Rule, make_tables
 from slurm_rl.backfill.dispatch import start_jobs
+from slurm_rl.backfill.slurm_settings import SlurmSettings
 from slurm_rl.domain.snapshot import Plan, PlannedDeferral, Reason, Ruler, Snapshot, Start
 from slurm_rl.kernel import tables as t
-from slurm_rl.kernel.arrays import MIX, RECENT, Array
+from slurm_rl.kernel.arrays import MIX, NEVER, RECENT, RELEASED, Array
 from slurm_rl.kernel.jit import kernel
 from slurm_rl.kernel.linking import link_kernels
 from slurm_rl.kernel.links import link
@@ -55,10 +56,12 @@ def decide(
     scores: Array | None = None,
     planner: Planner | None = None,
     memory: Mapping[str, Array] | None = None,
+    slurm: SlurmSettings | None = None,
 ) -> Plan:
     """Orders the pending jobs and says which of them can start now, and where.
 
     `memory` is the state of a policy that chooses among others, from the plan before, where the snapshot has none.
+    `slurm`: settings of the backfill rule `slurm`; Slurm's defaults if there are none.
 
     `scores` replaces the policy's own, one for each pending job: the way of policies that kernels do not know. If they
     do not pass the gate (`usable`), Slurm's own order (multifactor) stands, and the plan says so.
@@ -67,7 +70,7 @@ def decide(
     fallback = scores is not None and not usable(scores, snapshot, snapshot.pending)
     name = policy.name
     policy = _as_scored(policy, given=scores is not None, fallback=fallback)
-    world = _linked(snapshot, policy, rule, placer, guardrails or Guardrails(), weights, memory)
+    world = _linked(snapshot, policy, rule, placer, guardrails or Guardrails(), weights, memory, slurm)
     planner = (planner or Planner()) if placer.planned else None
     if scores is not None and not fallback:
         world["live"]["score"][snapshot.pending] = scores
@@ -89,7 +92,7 @@ def decide(
         planner.plan(world, [(p, _free(ranked, snapshot)) for (p, _), ranked in zip(queues, order, strict=True)])
     for p, queue in queues:
         starts.extend(_starts(world, rule, snapshot.now, p, queue, cycle=False))
-    if rule.interval and snapshot.now % rule.interval == 0:
+    if rule.on_tick and _cycle_is_due(world, snapshot.now):
         for p, queue in queues:
             waiting = queue[world["live"]["held"][queue] == 0]
             starts.extend(_starts(world, rule, snapshot.now, p, waiting, cycle=True))
@@ -169,6 +172,7 @@ def _linked(
     guard: Guardrails,
     weights: dict[str, float] | None,
     memory: Mapping[str, Array] | None,
+    slurm: SlurmSettings | None = None,
 ) -> World:
     """A copy of the snapshot's world with all that ordering and starting jobs needs."""
     if rule.books_many:
@@ -183,8 +187,9 @@ def _linked(
     chosen = meta_tables(policy, len(world["pools"]), world)
     world.unlink()
     settings = settings_for(policy, influence=guard.influence, weights=weights)
-    for key, value in (settings | rule.settings | placer.settings).items():
+    for key, value in (settings | rule.told(slurm) | placer.settings).items():
         world[key] = value
+    make_tables(world, rule)
     world["calculated"] = calculated
     world["prefer"] = world["speed"][world["requests"]["row"]]
     if placer.planned and len(world["hint_of"]) == 0:
@@ -203,6 +208,20 @@ def _linked(
 
 def _copies(memory: Mapping[str, Array] | None) -> dict[str, Array]:
     return {key: table.copy() for key, table in (memory or {}).items()}
+
+
+def _cycle_is_due(world: World, now: int) -> bool:
+    """S2, as the replay engine has it: at once after whatever happened, but an interval after the last cycle."""
+    tick, last = int(world["tick"]), int(world["last_cycle"])
+    if tick < now:
+        tick, last = int(NEVER), tick
+    change, every, clean_up = world["pools"]["change"], int(world["interval"]), int(world["clean_up"])
+    if tick == NEVER and bool((change > 0).any()):
+        tick = last + every
+        if clean_up and tick < now and bool((change == RELEASED).any()):
+            tick = max(tick, now - clean_up) + every
+        tick = max(now, tick)
+    return tick == now
 
 
 def usable(scores: Array, snapshot: Snapshot, jobs: Array) -> bool:
@@ -232,9 +251,9 @@ def _make_scratch(world: World) -> None:
 
 
 def _starts(world: World, rule: Rule, now: int, pool: int, queue: Array, *, cycle: bool) -> list[Start]:
-    if rule.profile:
+    if rule.profile == "nodes":
         rows = 4 + int(world["pools"]["running"][pool]) + 4 * len(queue)
-        enough_rows(world, rows, on_nodes=rule.profile == "nodes")
+        enough_rows(world, rows, on_nodes=True)
     count = int(_plan_pool(world.record, now, pool, queue, cycle))
     entries, live = world["entries"], world["live"]
     starts = []

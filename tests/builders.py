@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slurm_rl.backfill.slurm_settings import SlurmSettings
 from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.kernel.build import build
 from slurm_rl.policy.registry import parse_policy, with_lane
@@ -129,6 +130,7 @@ def a_simulation(
     influence: float = 1.0,
     events: Sequence[Event] = (),
     lane: float = 0.0,
+    slurm: SlurmSettings | None = None,
 ) -> tuple[Simulation, list[int]]:
     """A simulation that has not begun, and the jobs' ids in the order of its rows."""
     trace = a_trace(jobs)
@@ -146,6 +148,7 @@ def a_simulation(
             np.array([e.node for e in events], dtype=np.int32),
             np.array([e.up for e in events], dtype=np.int8),
         ),
+        slurm=slurm,
     )
     return simulation, trace.job_id.tolist()
 

@@ -31,7 +31,7 @@ from slurm_rl.place.kernels import call_place
 from slurm_rl.policy.catalogue import BY_USER
 from slurm_rl.policy.estimate import finish
 from slurm_rl.policy.fairshare import fair_tree
-from slurm_rl_sim.moves import arrive, launch, needs, release, stop_running
+from slurm_rl_sim.moves import arrive, granted, launch, needs, release, stop_running
 from slurm_rl_sim.schedule import schedule
 from slurm_rl_sim.state import COMPLETED, KILLED, WAITING, heap_remove, remove_started, touch
 from slurm_rl_sim.ticks import cycles
@@ -45,9 +45,10 @@ def _ends(w: Record, now: int) -> None:
     while w.heap_count > 0 and live.end[heap[0]] == now:
         j = heap[0]
         heap_remove(w, np.int64(0))
-        # Killed: the limit came before the work was done.
-        limit = t.jobs(w).limit[j]
-        live.state[j] = KILLED if now >= live.start[j] + limit and needs(w, j) > limit else COMPLETED
+        # Killed: the limit (S9) came before the work was done.
+        limit = granted(w, j, live.start[j])
+        run = needs(w, j) + w.start_overhead
+        live.state[j] = KILLED if now >= live.start[j] + limit and run > limit else COMPLETED
         w.ended += 1
         release(w, j, now)
         if w.source == BY_USER:
@@ -136,7 +137,9 @@ def _pass(w: Record, now: int, pool: int, tick: bool) -> bool:
 @inlined
 def _next_instant(w: Record) -> int:
     """When something happens next."""
-    instant = min(w.tick, w.wake)
+    instant = w.wake
+    if w.due_pools > 0:
+        instant = min(instant, w.tick)
     if w.arrived < len(t.jobs(w)):
         instant = min(instant, t.jobs(w).submit[w.arrived])
     if w.heap_count > 0:
@@ -190,26 +193,53 @@ def _schedule_all(w: Record, now: int) -> bool:
     if w.track_usage and now - w.calculated >= w.calc_period:
         fair_tree(t.users(w), t.accounts(w), float(now), w.half_life)
         w.calculated = now
+    if w.interval > 0:
+        _note_ticks(w, now)
     for cycle in range(2):
-        if cycle == 1 and w.tick != now:
+        if cycle == 1 and (w.interval == 0 or w.tick != now):
             break
         for pool in range(len(pools)):
             if (pools.due[pool] if cycle == 1 else pools.change[pool]) == 0:
                 continue
             if not _pass(w, now, pool, cycle == 1):
                 return False
+            waits = pools.queue_last[pool] > pools.queue_first[pool]
             if cycle == 1:
                 pools.due[pool] = 0
+                w.due_pools -= 1
                 continue
             w.touched -= 1
             pools.change[pool] = 0
             pools.fresh[pool] = 0
-            if w.interval > 0 and pools.queue_last[pool] > pools.queue_first[pool]:
+            if w.interval > 0 and waits and pools.due[pool] == 0:
                 pools.due[pool] = 1
-                w.tick = -(-now // w.interval) * w.interval
+                w.due_pools += 1
         if cycle == 1:
-            w.tick = NEVER
+            w.last_cycle, w.tick = now, NEVER
     return True
+
+
+@inlined
+def _note_ticks(w: Record, now: int) -> None:
+    """S2: a cycle follows whatever happens, but no sooner than an interval after the last one."""
+    if w.tick < now:  # nobody waited then: a cycle that had nothing to do
+        w.last_cycle, w.tick = w.tick, NEVER
+    if w.touched > 0 and w.tick == NEVER:
+        due = w.last_cycle + w.interval
+        if w.clean_up > 0 and due < now and _released(w):
+            # S9: the cycle that the end called for came before the nodes were free.
+            w.last_cycle = max(due, now - w.clean_up)
+            due = w.last_cycle + w.interval
+        w.tick = max(now, due)
+
+
+@inlined
+def _released(w: Record) -> bool:
+    """Whether something was released at this instant."""
+    for pool in range(len(t.pools(w))):
+        if t.pools(w).change[pool] == RELEASED:
+            return True
+    return False
 
 
 @kernel
@@ -225,7 +255,7 @@ def advance(world: Array, until: int, pause: bool) -> int:
                 return PAUSED
             w.clock = now
             _apply_events(w, now)
-            if w.touched == 0 and w.tick != now:
+            if w.touched == 0 and (w.tick != now or w.due_pools == 0):
                 continue
             w.pass_due = 1
             if pause:

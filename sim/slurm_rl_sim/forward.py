@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from slurm_rl.backfill.catalogue import RULES
+from slurm_rl.backfill.catalogue import RULES, make_tables
 from slurm_rl.kernel.arrays import ENTRY, LOG, NOW, Array
 from slurm_rl.kernel.build import Workload
 from slurm_rl.kernel.linking import link_kernels
@@ -50,7 +50,7 @@ class Site:
 
     policy: PolicySpec
     backfill: str = "easy"
-    placement: str = "best-fit"
+    placement: str = ""  # the one that belongs to the backfill rule
     influence: float = 1.0
     weights: Mapping[str, float] | None = None
     settings: Mapping[str, float] = field(default_factory=dict)  # of the rule: bf_interval and the like
@@ -210,7 +210,7 @@ def _run(
             raise _Stopped
         until = min(until + step, scene.now + horizon)
         while int(advance(world.record, until, False)) == GROW:
-            enough_rows(world, 2 * len(world["rows"]), on_nodes=RULES[scene.site.backfill].profile == "nodes")
+            enough_rows(world, 2 * len(world["rows"]), on_nodes=True)
         if (state[at] != WAITING).all() and (start[at] >= 0).all():
             break
         step = min(2 * step, DAY)
@@ -221,7 +221,7 @@ def _run(
 def _world(scene: Scene, jobs: Array, came: Array, submit: Array, run: Array) -> World:
     """A simulation at this moment of these jobs alone, and of those to come."""
     site, old, now = scene.site, scene.world, scene.now
-    rule, placer = RULES[site.backfill], PLACEMENTS[site.placement]
+    rule, placer = RULES[site.backfill], PLACEMENTS[site.placement or RULES[site.backfill].placement]
     if placer.planned:
         placer = PLACEMENTS["best-fit"]  # plans are made pass by pass: too dear here
     policy = site.policy if scene.order is None else parse_policy("static-priority")
@@ -260,8 +260,9 @@ def _world(scene: Scene, jobs: Array, came: Array, submit: Array, run: Array) ->
         **network_tables(policy, len(rows)),
         **meta_tables(policy, len(pools)),
     )
-    if rule.profile:
-        enough_rows(world, 512, on_nodes=rule.profile == "nodes")
+    make_tables(world, rule)
+    if rule.profile == "nodes":
+        enough_rows(world, 512, on_nodes=True)
     world["speed"] = np.ones_like(scene.workload.speed)  # run times are drawn as they are on whatever nodes
     world["nodes"]["down"] = old["nodes"]["down"]
     for name in ("free", "used", "total"):

@@ -90,6 +90,15 @@ def needs(w: Record, j: int) -> int:
     return max(run, 1 if work >= 1.0 else 0)
 
 
+@inlined
+def granted(w: Record, j: int, began: int) -> int:
+    """Seconds after which a job is killed: its limit, or (S9) when slurmctld next looks beyond it."""
+    limit = t.jobs(w).limit[j] + w.over_limit
+    if w.limit_check > 0:
+        limit = -(-(began + limit) // w.limit_check) * w.limit_check - began
+    return limit
+
+
 @inner
 def launch(w: Record, j: int, now: int, began: int) -> None:
     """Starts the clock of a job that has been given its nodes."""
@@ -98,7 +107,8 @@ def launch(w: Record, j: int, now: int, began: int) -> None:
     live.start[j] = began
     if w.lane_share > 0.0:
         charge(w, j, float(now))
-    live.end[j] = max(began + min(needs(w, j), t.jobs(w).limit[j]), now)
+    run = min(needs(w, j) + w.start_overhead, granted(w, j, began))
+    live.end[j] = max(began + run + w.clean_up, now)
     heap_push(w, j)
     if w.track_usage:
         _hold(w, j, t.requests(w).volume[np.int64(t.jobs(w).request[j])], now)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from slurm_rl.backfill.catalogue import RULES
+from slurm_rl.backfill.slurm_settings import SlurmSettings
 from slurm_rl.domain.cluster import Cluster, NodeClass, read_cluster
 from slurm_rl.errors import InputError
 from slurm_rl.kernel.arrays import Array
@@ -177,7 +178,7 @@ def replay(
     prepared: Prepared,
     contenders: Sequence[Contender],
     *,
-    placement: str = "best-fit",
+    placement: str | None = None,
     influence: float = 1.0,
     preempt: bool = False,
     events: NodeEvents | None = None,
@@ -185,25 +186,30 @@ def replay(
     planning: PlannerSettings | None = None,
     on_progress: Progress | None = None,
     check: bool = False,
+    slurm: SlurmSettings | None = None,
 ) -> list[Run]:
-    """Runs each contender on the prepared trace; `check`: and checks the state at every pass, which is slow."""
-    placement = find_placement(placement)
-    for contender in contenders:
+    """Runs each contender on the prepared trace; `check`: and checks the state at every pass, which is slow.
+
+    Without a `placement`, each goes by the one that belongs to its backfill rule. `slurm`: settings of a site.
+    """
+    places = [find_placement(placement or RULES[c.backfill].placement) for c in contenders]
+    for contender, where in zip(contenders, places, strict=True):
         if planning is not None and planning.deferral is not None:
-            check_deferral(contender.backfill, placement)
+            check_deferral(contender.backfill, where)
     runs = []
-    for contender in contenders:
+    for contender, where in zip(contenders, places, strict=True):
         simulation = Simulation(
             prepared.workload,
             prepared.trace.run_time,
             contender.policy,
             backfill=contender.backfill,
-            placement=placement,
+            placement=where,
             influence=influence,
             preempt=preempt,
             events=events,
             weights=weights,
             planner=Planner(planning),
+            slurm=slurm,
         )
         label = f"{contender.policy.name} + {contender.backfill}"
         seconds = _run(simulation, prepared, label, on_progress, check)
@@ -212,7 +218,7 @@ def replay(
             Run(
                 contender.policy.name,
                 contender.backfill,
-                placement,
+                where,
                 _with_calls(metrics(result), simulation.judge),
                 seconds,
                 len(prepared.trace) / max(seconds, 1e-9),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_rl.backfill.catalogue import EASY, FIRSTFIT, NONE
+from slurm_rl.backfill.catalogue import EASY, FIRSTFIT, NONE, SLURM
 from slurm_rl.backfill.dispatch import start_jobs
 from slurm_rl.backfill.starting import copy_pool, next_fitting, spent
 from slurm_rl.kernel import tables as t
@@ -48,6 +48,10 @@ def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
         # Nothing has ended and the head is the same: whoever waited still waits, only arrivals can start.
         if backfill == NONE:
             return 0
+        if backfill == SLURM and pools.planned[pool] == _STANDS:
+            if now - pools.last_full[pool] >= w.main_interval:
+                pools.last_full[pool] = now
+            return 0
         if backfill == FIRSTFIT or (backfill == EASY and pools.planned[pool] == _STANDS):
             return _arrivals(w, now, pool)
         if backfill == EASY and pools.planned[pool] == _NO_ROOM and not _room_for_arrivals(w, pool):
@@ -73,6 +77,12 @@ def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
             pools.planned[pool] = _NO_ROOM
         elif (alone or count == 0) and w.by_type == 0:  # what `greedy` and `mip` prefer changes at every pass
             pools.planned[pool] = _STANDS
+    elif backfill == SLURM:
+        # S1: who comes first does not fit, and its partition is the only one.
+        if not tick and count < w.main_depth and pools.parts[pool] == 1:
+            pools.planned[pool] = _STANDS
+        elif count > 0 or not tick:
+            pools.planned[pool] = _UNKNOWN
     return count
 
 

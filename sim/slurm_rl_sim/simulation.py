@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from slurm_rl.backfill.catalogue import RULES
+from slurm_rl.backfill.catalogue import RULES, make_tables
+from slurm_rl.backfill.slurm_settings import SlurmSettings
 from slurm_rl.decide import in_order, renew_fairshare
 from slurm_rl.domain.snapshot import Snapshot
 from slurm_rl.errors import InputError
@@ -73,6 +74,7 @@ class Simulation:
         events: NodeEvents | None = None,
         weights: dict[str, float] | None = None,
         planner: Planner | None = None,
+        slurm: SlurmSettings | None = None,
     ) -> None:
         self.rule, self.placement = RULES[backfill], PLACEMENTS[find_placement(placement)]
         if preempt and not policy.row.may_preempt:
@@ -87,8 +89,11 @@ class Simulation:
         self.workload, self.policy = workload, policy
         self.planner = (planner or Planner()) if self.placement.planned else None
         self.judge = Judge(policy.outside) if policy.outside is not None else None
+        if slurm is not None:
+            weights = weights or slurm.own_weights
         settings = settings_for(policy, influence=influence, preempt=preempt, weights=weights)
-        settings |= self.rule.settings | self.placement.settings
+        settings |= slurm.priority if slurm is not None else {}
+        settings |= self.rule.told(slurm) | self.placement.settings
         self.world = self._make_world(settings, run_time, events or NodeEvents())
         self.cycles_per_second = 0.0
 
@@ -105,6 +110,7 @@ class Simulation:
             **meta_tables(self.policy, len(wl.pools)),
         )
         world["live"]["state"][list(wl.rejected)] = st.REJECTED
+        make_tables(world, self.rule)
         link_kernels(world, self.policy.row, self.placement, self.rule)
         if settings["lane_share"]:
             link(world, "enter_lane")
@@ -112,8 +118,8 @@ class Simulation:
             link(world, "preempt")
         if len(world["events"]):
             link(world, "node_events")
-        if self.rule.profile:
-            enough_rows(world, 512, on_nodes=self.rule.profile == "nodes")
+        if self.rule.profile == "nodes":
+            enough_rows(world, 512, on_nodes=True)
             fill_views(world)
         return world
 
@@ -140,7 +146,8 @@ class Simulation:
 
     def _more_rows(self) -> None:
         """Doubles the rows of the profile and the log; nothing was scheduled since it was asked for."""
-        enough_rows(self.world, 2 * len(self.world["rows"]), on_nodes=self.rule.profile == "nodes")
+        if self.rule.profile == "nodes":
+            enough_rows(self.world, 2 * len(self.world["rows"]), on_nodes=True)
         log = self.world["log"]
         self.world["log"] = np.concatenate([log, np.empty(len(log), dtype=log.dtype)])
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import pandas as pd
 
+from slurm_rl.backfill.catalogue import RULES
+from slurm_rl.backfill.slurm_settings import read_slurm_conf
 from slurm_rl.domain.cluster import Cluster
 from slurm_rl.place.plan import PlannerSettings
 from slurm_rl.place.speed import SpeedMatrix
@@ -118,7 +120,7 @@ def replay(
     policies: Sequence[Any] | str = DEFAULT_POLICIES,
     *,
     backfill: str = "easy",
-    placement: str = "best-fit",
+    placement: str | None = None,
     influence: float = 1.0,
     window: str | None = None,
     seed: int = 0,
@@ -126,11 +128,13 @@ def replay(
     weights: dict[str, float] | None = None,
     speeds: dict[str, float] | None = None,
     planning: PlannerSettings | None = None,
+    slurm_conf: str | Path | None = None,
 ) -> Results:
     """Replays a trace under several policies: the same jobs, cluster and rules for each.
 
     `policies`: names as on the command line, models, functions of a Queue, agents of stable-baselines3. `window`
-    ("0.6:1") measures a part; `speeds` are those of GPU types; `weights` are Slurm's.
+    ("0.6:1") measures a part; `speeds` are those of GPU types; `weights` are Slurm's. `slurm_conf` is for the backfill
+    rule `slurm`. Without a `placement`, the one that belongs to the backfill rule.
     """
     jobs, where = trace_and_cluster(trace, cluster)
     given = contenders_of(policies, backfill)
@@ -139,10 +143,11 @@ def replay(
     runs = run_replays(
         prepared,
         given,
-        placement=placement,
+        placement=placement or RULES[backfill].placement,
         influence=influence,
         preempt=preempt,
         weights=weights,
         planning=planning,
+        slurm=None if slurm_conf is None else read_slurm_conf(Path(slurm_conf)),
     )
     return Results(prepared, runs)

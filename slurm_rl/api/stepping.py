@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from slurm_rl.api.results import Results
+from slurm_rl.backfill.catalogue import RULES
 from slurm_rl.decide import in_order
 from slurm_rl.domain.cluster import Cluster
 from slurm_rl.errors import InputError
@@ -40,7 +41,7 @@ class Simulation:
         policy: Any = None,
         *,
         backfill: str = "easy",
-        placement: str = "best-fit",
+        placement: str | None = None,
         influence: float = 1.0,
         window: str | None = None,
         seed: int = 0,
@@ -48,14 +49,14 @@ class Simulation:
         jobs, where = trace_and_cluster(trace, cluster)
         self.prepared = prepare(jobs, where, window=window_of(jobs, window), seed=seed)
         self.policy = PolicySpec("by hand", GIVEN, BY_USER) if policy is None else policy_of(policy)
-        self.backfill, self.placement = backfill, placement
+        self.backfill, self.placement = backfill, placement or RULES[backfill].placement
         self._by_hand = policy is None
         self.engine = Engine(
             self.prepared.workload,
             self.prepared.trace.run_time,
             self.policy,
             backfill=backfill,
-            placement=placement,
+            placement=self.placement,
             influence=influence,
         )
         if self._by_hand:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from slurm_rl.backfill.slurm_settings import SlurmSettings
 from slurm_rl.kernel.catalogue import Catalogue, within
+
+if TYPE_CHECKING:
+    from slurm_rl.kernel.tables import World
 
 _HERE = "slurm_rl.backfill"
 
@@ -22,7 +27,9 @@ class Rule:
     books_many: bool = False  # holds nodes for many jobs: wide ones cost most there, and no job can be deferred
     head_blocks: bool = True  # jobs behind one that does not fit start only if the rule lets them
     keeps_bookings: bool = False  # bookings stand from pass to pass, and take entries of their own
-    profile: str = ""  # what a profile over time is made of: "nodes" or "classes"; "": the rule has none
+    profile: str = ""  # what a profile over time is made of: "nodes" or "bitmaps"; "": the rule has none
+    placement: str = "best-fit"  # where jobs go when nobody says otherwise
+    defaults: Mapping[str, float] = field(default_factory=dict)  # further settings of a World
 
     @property
     def kernels(self) -> Mapping[str, str]:
@@ -37,7 +44,20 @@ class Rule:
             "books_many": self.books_many,
             "head_blocks": self.head_blocks,
             "interval": self.interval,
+            **self.defaults,
         }
+
+    def told(self, slurm: SlurmSettings | None) -> dict[str, float]:
+        """The same, with the settings of a site where the rule takes any."""
+        return self.settings | (slurm.world if slurm is not None and self.defaults else {})
+
+
+def make_tables(world: World, rule: Rule) -> None:
+    """Gives a World the tables that its rule plans with; its settings must be set."""
+    if rule.profile == "bitmaps":
+        from slurm_rl.backfill.bitmaps import make_bitmaps
+
+        make_bitmaps(world)
 
 
 RULES = Catalogue(
@@ -60,12 +80,14 @@ RULES = Catalogue(
     ),
     Rule(
         "slurm",
-        "As Slurm's sched/backfill: every 30 s, reservations for the first 500 jobs.",
+        "As Slurm's main scheduler and sched/backfill, from a slurm.conf or with Slurm's defaults.",
         "slurm:main_pass",
         on_tick="slurm:slurm_cycle",
-        interval=30,
+        interval=SlurmSettings().bf_interval,
         books_many=True,
-        profile="classes",
+        profile="bitmaps",
+        placement="slurm",
+        defaults=SlurmSettings().world,
     ),
 )
-NONE, FIRSTFIT, EASY = (RULES.code(name) for name in ("none", "firstfit", "easy"))
+NONE, FIRSTFIT, EASY, SLURM = (RULES.code(name) for name in ("none", "firstfit", "easy", "slurm"))

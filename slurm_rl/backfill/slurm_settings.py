@@ -33,6 +33,7 @@ class SlurmSettings:
     bf_continue: bool = False  # a cycle takes no time here, so that nothing can interrupt it: told, not used
     default_queue_depth: int = 100
     sched_interval: int = 60
+    # A pass takes no time here, and a job that comes first is tried at submission, as Slurm does: told, not used.
     sched_min_interval: int = 0  # microseconds in slurm.conf
     batch_sched_delay: int = 3
     # SelectTypeParameters
@@ -41,8 +42,9 @@ class SlurmSettings:
     # How jobs end
     kill_wait: int = 30
     over_time_limit: int = 0  # minutes in slurm.conf
-    limit_check: int = LIMIT_CHECK
-    start_overhead: int = 0  # not Slurm's: seconds of start-up and clean-up by which each run is longer
+    limit_check: int = 0  # 0: a job ends at its limit; a real slurmctld looks every 30 s
+    start_overhead: int = 0  # not Slurm's: seconds by which each run is longer than asked
+    clean_up: int = 0  # not Slurm's: seconds from a job's end until its nodes are free
     # priority/multifactor
     priority_type: str = "priority/multifactor"
     priority_max_age: int = 7 * 86400
@@ -82,13 +84,18 @@ class SlurmSettings:
             "bf_part": self.bf_max_job_part,
             "main_depth": self.default_queue_depth,
             "main_interval": self.sched_interval,
-            "main_delay": max(self.batch_sched_delay, 0),
-            "main_gap": self.sched_min_interval,
             "limit_check": self.limit_check,
             "over_limit": self.over_time_limit,
             "start_overhead": self.start_overhead,
+            "clean_up": self.clean_up,
             "least_loaded": self.least_loaded,
         }
+
+    @property
+    def own_weights(self) -> dict[str, float] | None:
+        """The site's PriorityWeight*; those that it leaves out are 0, as in Slurm. None if it names none."""
+        names = ("age", "fairshare", "job_size", "partition", "qos", "tres")
+        return {name: float(self.weights.get(name, 0.0)) for name in names} if self.has_weights else None
 
     @property
     def priority(self) -> dict[str, float]:
@@ -101,6 +108,7 @@ class SlurmSettings:
 
 
 _DEFAULTS = SlurmSettings()
+SITE = replace(_DEFAULTS, limit_check=LIMIT_CHECK)  # a real slurmctld, before its slurm.conf is read
 
 
 def _count(text: str) -> int:
@@ -166,7 +174,7 @@ _KEYS: dict[str, tuple[str, Read]] = {
     "PriorityCalcPeriod": ("priority_calc_period", _duration),
     "PriorityFavorSmall": ("priority_favor_small", _flag),
 }
-_OWN: dict[str, tuple[str, Read]] = {"start_overhead": ("start_overhead", _count)}
+_OWN: dict[str, tuple[str, Read]] = {name: (name, _count) for name in ("start_overhead", "clean_up", "limit_check")}
 _WEIGHTS = {
     "PriorityWeightAge": "age",
     "PriorityWeightFairshare": "fairshare",
@@ -188,9 +196,14 @@ def read_slurm_conf(path: Path) -> SlurmSettings:
     if not values:
         raise InputError("has no line `Name=Value`", file=str(path), remedy="give a slurm.conf")
     try:
-        return settings_from(values)
+        return site_settings(values)
     except InputError as error:
         raise InputError(error.message, file=str(path), field=error.field, remedy=error.remedy) from None
+
+
+def site_settings(values: Mapping[str, str]) -> SlurmSettings:
+    """The settings of a live site, from what `scontrol show config` says."""
+    return settings_from(values, SITE)
 
 
 def config_values(text: str) -> dict[str, str]:

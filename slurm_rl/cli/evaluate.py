@@ -45,7 +45,9 @@ def evaluate(
     policy: Annotated[str, typer.Option(help="Policies, separated by commas.")] = "rl:default",
     cluster: Annotated[Path | None, typer.Option(help="Cluster file; default: TRACE's NAME.cluster.json.")] = None,
     backfill: Annotated[str, typer.Option(help=f"{RULES.listed()}.")] = "easy",
-    placement: Annotated[str, typer.Option(help="Where jobs go: best-fit, …")] = "best-fit",
+    placement: Annotated[
+        str | None, typer.Option(help="Where jobs go. Default: best-fit; slurm with --backfill slurm.")
+    ] = None,
     starvation: Annotated[str, typer.Option(help="For jobs that wait long: cap, lane or none; not of --base.")] = "cap",
     window: Annotated[str | None, typer.Option(help="Measure A:B only (shares of the span, or seconds).")] = None,
     base: Annotated[str, typer.Option(help="What ratios refer to.")] = "multifactor",
@@ -75,6 +77,7 @@ def evaluate(
     asked = [name.strip() for name in policy.split(",")]
     wants_auto = AUTO in asked
     names = [*(n for n in asked if n != AUTO), *(OPPONENTS if opponents else ())] or ["multifactor"]
+    placement = placement or RULES[backfill].placement
     contenders = parse_contenders(names, backfill)
     contenders = [replace(c, policy=guarded(c.policy, starvation)) for c in contenders]
     (first,) = parse_contenders(base, backfill)

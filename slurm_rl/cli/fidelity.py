@@ -32,6 +32,12 @@ def fidelity(
     ] = None,
     policy: Annotated[str, typer.Option(help="Slurm's order: fcfs (priority/basic) or multifactor.")] = "fcfs",
     runs: Annotated[int, typer.Option(help="Real runs, where none is given.")] = 2,
+    slurm_conf: Annotated[
+        Path | None, typer.Option(help="The slurm.conf of the recorded runs, or that the lab is to go by.")
+    ] = None,
+    slurm_option: Annotated[
+        list[str] | None, typer.Option(help="One setting of it, NAME=VALUE, e.g. bf_interval=5; may be given again.")
+    ] = None,
     clock: Annotated[float, typer.Option(help="The lab's time runs so many times as fast.")] = 60.0,
     release: Annotated[str, typer.Option(help="A release of Slurm that lab fetch brought.")] = "",
     record: Annotated[Path | None, typer.Option(help="Keep the real runs in this directory.")] = None,
@@ -43,6 +49,7 @@ def fidelity(
 
     Without --recorded the trace runs on a lab made for it, as sleep jobs with their real requests.
     """
+    from slurm_rl.backfill.slurm_settings import SITE, read_slurm_conf, with_options
     from slurm_rl.cli.progress import progress
     from slurm_rl.errors import InputError
     from slurm_rl.evaluate.fidelity import fidelity as compare
@@ -56,19 +63,21 @@ def fidelity(
         raise InputError(f"must be {' or '.join(OWN_ORDERS)}, got {policy!r}", field="--policy")
     if runs < 1:
         raise InputError(f"must be at least 1, got {runs}", field="--runs")
+    site = with_options(read_slurm_conf(slurm_conf) if slurm_conf else SITE, slurm_option or [])
     jobs = sorted_by_id(read_trace(trace))
     where = find_cluster(jobs, trace, cluster)
     if recorded:
         real = [read_observed(path) for path in recorded]
     else:
         prepared = prepare(jobs, where)
-        options = Options(clock=clock, slurm=release)
+        told = {"SchedulerParameters": f"bf_continue,{site.scheduler_parameters}"} if slurm_conf or slurm_option else {}
+        options = Options(clock=clock, slurm=release, settings=told)
         with progress(as_json) as on_progress:
             real = [replay_on_lab(prepared, policy, options, on_progress).rows for _ in range(runs)]
         if record is not None:
             for number, rows in enumerate(real, 1):
                 write_observed(record / f"{jobs.name}.run{number}.csv", rows)
-    made, schedules = compare(jobs, where, real, policy, max(first, 10 if as_json or report else first))
+    made, schedules = compare(jobs, where, real, policy, max(first, 10 if as_json or report else first), site)
     if report is not None:
         _write_page(report, jobs, where, made, schedules[0])
     if as_json:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from slurm_rl.backfill.slurm_settings import SlurmSettings
     from slurm_rl.config import Config
     from slurm_rl.controller.promote import Promotions
     from slurm_rl.policy.registry import PolicySpec
@@ -128,8 +129,8 @@ def promote(
         incumbent = load_policy(settings.policy, Path(settings.state_dir)).spec
     else:
         incumbent = learned(present) if present is not None else parse_policy("multifactor")
-    prepared, weights = _history(settings, days, trace, cluster)
-    verdict = judge(prepared, incumbent, learned(model), influence=settings.influence, weights=weights)
+    prepared, weights, site = _history(settings, days, trace, cluster)
+    verdict = judge(prepared, incumbent, learned(model), influence=settings.influence, weights=weights, slurm=site)
     found = json.dumps(verdict.as_dict())
     with Journal(settings.journal) as journal:
         if verdict.objections:
@@ -166,8 +167,9 @@ def _permit(
     from slurm_rl.obs.journal import Journal
     from slurm_rl.policy.registry import parse_policy
 
-    prepared, weights = _history(settings, days, trace, cluster)
-    verdict = judge(prepared, parse_policy("multifactor"), policy, influence=settings.influence, weights=weights)
+    prepared, weights, site = _history(settings, days, trace, cluster)
+    now, share = parse_policy("multifactor"), settings.influence
+    verdict = judge(prepared, now, policy, influence=share, weights=weights, slurm=site)
     found = json.dumps(verdict.as_dict())
     with Journal(settings.journal) as journal:
         if verdict.objections:
@@ -257,15 +259,16 @@ def _state_dir(config: Path | None) -> Path:
 
 def _history(
     settings: Config, days: float, trace: Path | None, cluster: Path | None
-) -> tuple[Prepared, dict[str, float] | None]:
-    """What the gate replays, and the site's priority weights (None: the usual ones)."""
+) -> tuple[Prepared, dict[str, float] | None, SlurmSettings | None]:
+    """What the gate replays, the site's priority weights (None: the usual ones) and its scheduler's settings."""
+    from slurm_rl.backfill.slurm_settings import site_settings
     from slurm_rl_sim.replay import find_cluster, prepare
 
     if trace is not None:
         from slurm_rl.traces.read import read_trace
 
         read = read_trace(trace)
-        return prepare(read, find_cluster(read, trace, cluster)), None
+        return prepare(read, find_cluster(read, trace, cluster)), None, None
     from slurm_rl.controller.slurm_snapshot import site_weights
     from slurm_rl.slurm.cli import CliClient
     from slurm_rl.traces.site import history_trace, site_cluster
@@ -275,7 +278,7 @@ def _history(
     nodes, _ = site_cluster(state.nodes, state.cluster)
     own = site_weights(state.weights)
     history = history_trace(client.history(now - days * 86_400, now), state.cluster)
-    return prepare(history, nodes), own if sum(own.values()) else None
+    return prepare(history, nodes), own if sum(own.values()) else None, site_settings(state.config)
 
 
 def _tell(what: str, name: str, settings: Config, as_json: bool, gate: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from slurm_rl.policy.catalogue import POLICIES
 from slurm_rl.report.text import duration, number, ratio, share
 
 if TYPE_CHECKING:
+    from slurm_rl.backfill.slurm_settings import SlurmSettings
     from slurm_rl.evaluate.auto import Auto
     from slurm_rl_sim.replay import Prepared, Run
 
@@ -37,6 +38,8 @@ Examples:
   slurm-rl replay trace.csv --cluster cluster.json --window 0.6:1 --json
 
   slurm-rl replay trace.csv --policy multifactor --jobs-out jobs.csv
+
+  slurm-rl replay trace.csv --slurm-conf /etc/slurm/slurm.conf --slurm-option bf_interval=60
 
   slurm-rl replay trace.csv --policy rl:default,sjf-age@user --starvation lane
 
@@ -94,8 +97,19 @@ def replay(
     trace: Annotated[Path, typer.Argument(help="Trace file, of any format that `slurm-rl traces info` knows.")],
     cluster: Annotated[Path | None, typer.Option(help="Cluster file; default: TRACE's NAME.cluster.json.")] = None,
     policy: Annotated[str | None, typer.Option(help="Policies, separated by commas.")] = None,
-    backfill: Annotated[str, typer.Option(help=f"{RULES.listed()}.")] = "easy",
-    placement: Annotated[str, typer.Option(help=f"{PLACEMENTS.listed()}.")] = "best-fit",
+    backfill: Annotated[
+        str | None, typer.Option(help=f"{RULES.listed()}. Default: easy; slurm with --slurm-conf or --slurm-option.")
+    ] = None,
+    placement: Annotated[
+        str | None, typer.Option(help=f"{PLACEMENTS.listed()}. Default: best-fit; slurm with --backfill slurm.")
+    ] = None,
+    slurm_conf: Annotated[
+        Path | None, typer.Option(help="A slurm.conf, or what `scontrol show config` printed: settings of the site.")
+    ] = None,
+    slurm_option: Annotated[
+        list[str] | None,
+        typer.Option(help="One setting of it, NAME=VALUE, e.g. bf_interval=60; may be given again."),
+    ] = None,
     speeds: Annotated[
         str | None,
         typer.Option(help="Speeds of GPU types: published, T4=0.45,…, or FILE.json; default: the cluster file's."),
@@ -190,7 +204,12 @@ def replay(
         _tell(trace, happened, real.runs, jobs_out, report, figures, as_json, real.described())
         return
     names = list(DEFAULT_POLICIES) if policy is None else [p.strip() for p in policy.split(",") if p.strip()]
+    site = _site(slurm_conf, slurm_option or [])
+    backfill = backfill or ("easy" if site is None else "slurm")
+    placement = placement or RULES[backfill].placement
     contenders = parse_contenders([n for n in names if n != AUTO] or ["multifactor"], backfill)
+    if site is not None and not any(RULES[c.backfill].defaults for c in contenders):
+        raise InputError(f"of no use with backfill {backfill}", field="--slurm-conf", remedy="use --backfill slurm")
     contenders = [dataclasses.replace(c, policy=guarded(c.policy, starvation)) for c in contenders]
     where = find_cluster(jobs, trace, cluster)
     prepared = prepare(jobs, where, window=window_of(jobs, window), seed=seed, speeds=_speed_matrix(speeds))
@@ -210,6 +229,7 @@ def replay(
             ),
             on_progress=on_progress,
             check=check,
+            slurm=site,
         )
     kept: dict[str, Any] = {}
     if promise is not None:
@@ -221,6 +241,15 @@ def replay(
         found, mine = auto_run(jobs, prepared, window_of(jobs, window), *by, quiet=as_json)
         runs.insert(min(names.index(AUTO), len(runs)), mine)
     _tell(trace, prepared, runs, jobs_out, report, figures, as_json, auto=found, kept=kept)
+
+
+def _site(conf: Path | None, options: list[str]) -> SlurmSettings | None:
+    """What a site has told Slurm; None if nobody says."""
+    from slurm_rl.backfill.slurm_settings import SlurmSettings, read_slurm_conf, with_options
+
+    if conf is None and not options:
+        return None
+    return with_options(read_slurm_conf(conf) if conf is not None else SlurmSettings(), options)
 
 
 def _tell(

@@ -74,6 +74,7 @@ def shadow_report(
 
 def compare(client: Any, first: float, last: float, policy: PolicySpec, influence: float) -> dict[str, Any]:
     """The metrics of both replays over the jobs that ended in the period, on the cluster as it is now."""
+    from slurm_rl.backfill.slurm_settings import site_settings
     from slurm_rl.controller.slurm_snapshot import site_weights
     from slurm_rl.report.fairness import as_value, fairness, told
     from slurm_rl.traces.site import history_trace, site_cluster
@@ -85,8 +86,9 @@ def compare(client: Any, first: float, last: float, policy: PolicySpec, influenc
     prepared = prepare(trace, cluster)
     own = site_weights(state.weights)
     weights = own if sum(own.values()) else None  # None: the usual ones
-    (now,) = replay(prepared, parse_contenders("multifactor", "slurm"), weights=weights)
-    (then,) = replay(prepared, [Contender(policy, "slurm")], influence=influence, weights=weights)
+    site = site_settings(state.config)
+    (now,) = replay(prepared, parse_contenders("multifactor", "slurm"), weights=weights, slurm=site)
+    (then,) = replay(prepared, [Contender(policy, "slurm")], influence=influence, weights=weights, slurm=site)
     found = fairness(prepared.trace, prepared.workload, prepared.measured, now.result, then.result)
     shown = as_value(found) | {"told": told(found)}
     return {"jobs": len(prepared.trace), "slurm": now.metrics, "slurm_rl": then.metrics, "fairness": shown}

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from slurm_rl.backfill.slurm_settings import SlurmSettings
 from slurm_rl.errors import InputError, ModelError
 from slurm_rl.policy.checkpoint import Model, load_model
 from slurm_rl.policy.registry import PolicySpec
@@ -77,6 +78,7 @@ def judge(
     *,
     influence: float,
     weights: dict[str, float] | None = None,
+    slurm: SlurmSettings | None = None,
 ) -> Verdict:
     """Replays history under both, as they act on a live Slurm: through its backfill, with a bounded influence."""
     jobs = len(prepared.trace)
@@ -86,7 +88,7 @@ def judge(
             remedy="look further back with --days, or judge by a trace with --trace",
         )
     contenders = [Contender(incumbent, "slurm"), Contender(candidate, "slurm")]
-    old, new = (r.metrics for r in replay(prepared, contenders, influence=influence, weights=weights))
+    old, new = (r.metrics for r in replay(prepared, contenders, influence=influence, weights=weights, slurm=slurm))
 
     def pair(name: str) -> tuple[float, float]:
         return float(old[name] or 0.0), float(new[name] or 0.0)

@@ -47,6 +47,7 @@ MOST_NODES = 1_000_000  # larger than any site; each is a row of several tables
 _KEYS = {"count", "gpu_type", "gpus", "cpus", "mem_gb", "partition", "speed", "watts_idle", "watts_busy"} | {
     "gres",
     "features",
+    "weight",
 }
 _REMARKS = {"note", "comment", "name"}  # for people
 
@@ -64,6 +65,7 @@ class NodeClass:
     speed: float = 1.0
     watts_idle: float = _NODE_WATTS_IDLE
     watts_busy: float = _NODE_WATTS_BUSY
+    weight: int = 1  # Slurm's Weight: placement `slurm` takes lighter nodes first
     gres: tuple[tuple[str, int], ...] = ()  # "gpu:a100" -> 4, "shard" -> 16 …; () where GPUs of one type are all
     features: tuple[str, ...] = ()
 
@@ -283,6 +285,7 @@ def _node_class(row: object, where: str, file: str) -> NodeClass:
         watts_busy=number("watts_busy", 0, busy) or 0.0,
         gres=gres,
         features=tuple(dict.fromkeys(features)),
+        weight=whole("weight", 0, 1) or 0,
     )
 
 
@@ -316,6 +319,7 @@ def write_cluster(cluster: Cluster, path: str | Path) -> None:
         }
         | ({"gres": dict(c.gres)} if c.gres else {})
         | ({"features": list(c.features)} if c.features else {})
+        | ({} if c.weight == 1 else {"weight": c.weight})
         for c in cluster.classes
     ]
     path = Path(path)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from slurm_rl.backfill.catalogue import RULES
 from slurm_rl.domain.cluster import Cluster
 from slurm_rl.evaluate.paired import COMPARED, PolicyFigures, Windows, compare, gap_closed
 from slurm_rl.evaluate.settle import settle
@@ -57,7 +58,7 @@ def evaluate(
     *,
     base: Any = "multifactor",
     backfill: str = "easy",
-    placement: str = "best-fit",
+    placement: str | None = None,
     starvation: str = "cap",
     window: str | None = None,
     replicates: int = 3,
@@ -74,6 +75,7 @@ def evaluate(
     """
     jobs, where = trace_and_cluster(trace, cluster)
     span = window_of(jobs, window)
+    placement = placement or RULES[backfill].placement
     (first,) = contenders_of([base], backfill)
     given = [replace(c, policy=guarded(c.policy, starvation)) for c in contenders_of(policies, backfill)]
     ready = settle(jobs, where, first, given, span, backfill, placement, tune=tune, seed=seed, on_progress=on_progress)

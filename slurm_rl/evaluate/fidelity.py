@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from scipy.stats import kendalltau
 
+from slurm_rl.backfill.slurm_settings import FOREVER, SITE, SlurmSettings
 from slurm_rl.domain.cluster import Cluster
 from slurm_rl.errors import InputError
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.lab.cluster import evenly_fast, node_names
 from slurm_rl.lab.observed import Observed, as_happened
-from slurm_rl.place.catalogue import PLACEMENTS
 from slurm_rl.traces.trace import Trace
 from slurm_rl_sim.replay import parse_contenders, prepare, replay
 from slurm_rl_sim.result import Result
@@ -102,21 +102,28 @@ def _ratio(a: float, b: float) -> float:
     return float(a / b) if b > 0 else (1.0 if a <= 0 else float("inf"))
 
 
-def simulate(trace: Trace, cluster: Cluster, rows: Sequence[Observed], policy: str, *, lengths: bool) -> dict[str, Ran]:
+def simulate(
+    trace: Trace,
+    cluster: Cluster,
+    rows: Sequence[Observed],
+    policy: str,
+    *,
+    lengths: bool,
+    slurm: SlurmSettings = SITE,
+) -> dict[str, Ran]:
     """The simulator's schedule of what was submitted in a real run; `lengths`: with the run lengths seen there.
 
     Without them, each run is as long as asked, and a start-up and clean-up as long as they were on average.
     """
     happened = as_happened(trace, rows, run_times=lengths)
-    if not lengths:
-        happened = replace(happened, run_time=happened.run_time + round(overhead(trace, rows)))
-    # Slurm's limits are whole minutes; a run that Slurm let overrun its limit keeps its length.
+    if lengths:  # a run that Slurm let overrun its limit keeps its length
+        slurm = replace(slurm, over_time_limit=FOREVER, start_overhead=0)
+    elif not slurm.start_overhead:
+        slurm = replace(slurm, start_overhead=round(overhead(trace, rows)))
+    # Slurm's limits are whole minutes.
     limit = np.where(happened.time_limit > 0, -(-happened.time_limit // 60) * 60, happened.time_limit)
-    if lengths:
-        limit = np.maximum(limit, happened.run_time)
     prepared = prepare(replace(happened, time_limit=limit), evenly_fast(cluster))
-    placement = "slurm" if "slurm" in PLACEMENTS else "best-fit"
-    run = replay(prepared, parse_contenders([policy], "slurm"), placement=placement)[0]
+    run = replay(prepared, parse_contenders([policy], "slurm"), slurm=slurm)[0]
     return _of_result(run.result, node_names(cluster))
 
 
@@ -218,12 +225,17 @@ class Fidelity:
 
 
 def fidelity(
-    trace: Trace, cluster: Cluster, runs: Sequence[Sequence[Observed]], policy: str = "fcfs", most: int = 10
+    trace: Trace,
+    cluster: Cluster,
+    runs: Sequence[Sequence[Observed]],
+    policy: str = "fcfs",
+    most: int = 10,
+    slurm: SlurmSettings = SITE,
 ) -> tuple[Fidelity, list[tuple[dict[str, Ran], dict[str, Ran]]]]:
     """Compares real runs of a trace with the simulator and with each other; also the schedules, real and simulated."""
     reals = [schedule_of(rows) for rows in runs]
-    asked = [simulate(trace, cluster, rows, policy, lengths=False) for rows in runs]
-    seen = [simulate(trace, cluster, rows, policy, lengths=True) for rows in runs]
+    asked = [simulate(trace, cluster, rows, policy, lengths=False, slurm=slurm) for rows in runs]
+    seen = [simulate(trace, cluster, rows, policy, lengths=True, slurm=slurm) for rows in runs]
     made = Fidelity(
         len(runs),
         [agreement(r, s) for r, s in zip(reals, asked, strict=True)],

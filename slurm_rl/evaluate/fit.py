@@ -49,7 +49,7 @@ def fit(
     past: Trace,
     cluster: Cluster,
     backfill: str,
-    placement: str = "best-fit",
+    placement: str | None = None,
     *,
     replicates: int = _REPLICATES,
     seed: int = 0,

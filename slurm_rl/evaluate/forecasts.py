@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from slurm_rl.backfill.catalogue import RULES
+from slurm_rl.backfill.catalogue import RULES, make_tables
 from slurm_rl.backfill.slurm_settings import read_slurm_conf
 from slurm_rl.controller.estimates import finish_all, predict_all
 from slurm_rl.errors import InputError
@@ -181,13 +181,14 @@ def _simulation(prepared: Prepared, site: Site) -> Simulation:
         prepared.trace.run_time,
         site.policy,
         backfill=site.backfill,
-        placement=site.placement,
+        placement=site.placement or RULES[site.backfill].placement,
         influence=site.influence,
         weights=dict(site.weights) if site.weights else None,
     )
     for name, value in site.settings.items():
         if simulation.rule.on_tick and name in (WORLD.names or ()):
             simulation.world[name] = value
+    make_tables(simulation.world, simulation.rule)
     return simulation
 
 

@@ -101,7 +101,7 @@ def compare(
     replicates: int = 5,
     window: tuple[int, int] | None = None,
     windows: Windows | None = None,
-    placement: str = "best-fit",
+    placement: str | None = None,
     weights: dict[str, float] | None = None,
     seed: int = 0,
     own_way: Mapping[str, Callable[[Prepared], Run]] | None = None,

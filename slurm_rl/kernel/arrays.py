@@ -50,9 +50,13 @@ REQUEST = np.dtype(
         ("misfit", "i8"),  # stamp of the last pass in which it did not fit what is free
         ("misfit_both", "i8"),  # … did not fit beside EASY's reservation
         ("fitted", "i8"),  # backfill `slurm`: the cycle at the beginning of which it was found to fit
-        ("plan_stamp", "i8"),  # backfill `slurm`: the cycle in which one like it was last planned …
-        ("plan_limit", "i8"),  # … with this limit …
-        ("plan_time", "i8"),  # … for this time
+        ("slot_stamp", "i8"),  # backfill `slurm`: the cycle in which it was given …
+        ("slot", "i8"),  # … this row of `avail`
+        ("late_stamp", "i8"),  # backfill `slurm`: the cycle in which one like it could not start …
+        ("late_limit", "i8"),  # … with this limit, or a longer one
+        ("vain_stamp", "i8"),  # backfill `slurm`: the cycle in which one like it found no place at any time …
+        ("vain_limit", "i8"),  # … with this limit …
+        ("vain_plan", "i8"),  # … behind so many plans
         ("sight", "i8"),  # features: the observation that the next three belong to
         ("ways", "f8"),  # share of its nodes with room for a unit …
         ("tight", "f8"),  # … that it would fill to the brim
@@ -85,6 +89,8 @@ NODE = np.dtype(
         ("type", "i8"),
         ("pool", "i8"),
         ("klass", "i8"),
+        ("number", "i8"),  # its place in the order of the cluster file
+        ("weight", "i8"),  # Slurm's Weight: lighter nodes are taken first
         ("down", "i8"),
         ("watts", "f8"),  # that a busy GPU of it draws above idle
     ],
@@ -116,6 +122,8 @@ POOL = np.dtype(
         ("both_known", "i8"),  # whether the view BOTH is up to date
         ("planned", "i8"),  # whether EASY's reservation still stands
         ("due", "i8"),  # whether a backfill cycle is due at the next tick
+        ("parts", "i8"),  # how many partitions it has
+        ("last_full", "i8"),  # backfill `slurm`: when the main scheduler last looked at the whole queue
         ("cpu_only", "i8"),  # 1: none of its nodes has a GPU
         ("lane_job", "i8"),  # 1 + the job that the lane lets go first; 0: none
         ("lane_work", "f8"),  # that the lane let start, older work counting less …
@@ -220,6 +228,26 @@ SCALARS = [
     ("books_many", "i8"),  # 1: the rule holds nodes for many jobs, not for the first alone
     ("head_blocks", "i8"),  # 1: jobs behind one that does not fit start only if the rule lets them
     ("interval", "i8"),  # seconds from one backfill cycle to the next; 0: the rule has none
+    # Backfill `slurm` (backfill/slurm_settings.py):
+    ("bf_resolution", "i8"),
+    ("bf_window", "i8"),
+    ("bf_window_linear", "i8"),
+    ("bf_depth", "i8"),  # bf_max_job_test
+    ("bf_starts", "i8"),  # bf_max_job_start; 0: no limit, and so below
+    ("bf_user", "i8"),  # bf_max_job_user
+    ("bf_part", "i8"),  # bf_max_job_part
+    ("main_depth", "i8"),  # default_queue_depth
+    ("main_interval", "i8"),  # sched_interval
+    ("least_loaded", "i8"),  # 1: CR_LLN
+    ("limit_check", "i8"),  # seconds between looks for jobs over their limit; 0: a job ends at its limit
+    ("over_limit", "i8"),  # seconds beyond its limit that a job may run (OverTimeLimit)
+    ("start_overhead", "i8"),  # seconds of start-up and clean-up by which each run is longer
+    ("clean_up", "i8"),  # seconds from a job's end until its nodes are free
+    ("counted", "i8"),  # 1: a node is CPUs, MB and GPUs that are alike, and a request has one set of nodes
+    ("slots", "i8"),  # rows of `avail` in use
+    ("mark", "i8"),  # whose what is in `then` is
+    ("last_cycle", "i8"),  # when the last backfill cycle was
+    ("due_pools", "i8"),  # pools for which a backfill cycle is due
     ("fixed_order", "i8"),  # 1: the order of two waiting jobs never changes, so that a sorted queue is kept
     ("preempt", "i8"),  # 1: a blocked job may take the nodes of running jobs that rank below it
     ("track_usage", "i8"),  # 1: the policy looks at what users hold or have used

@@ -9,7 +9,19 @@ import numpy as np
 
 from slurm_rl.domain.cluster import Cluster
 from slurm_rl.domain.sizes import GROUP_LEVELS, gpus_per_cpu, group_columns, job_size, pools_of
-from slurm_rl.kernel.arrays import GPU_MILLI, JOB, LEVELS, NODE, POOL, REQUEST, TYPE, UNLIMITED, UNLIMITED_MB, Array
+from slurm_rl.kernel.arrays import (
+    GPU_MILLI,
+    JOB,
+    LEVELS,
+    NEVER,
+    NODE,
+    POOL,
+    REQUEST,
+    TYPE,
+    UNLIMITED,
+    UNLIMITED_MB,
+    Array,
+)
 from slurm_rl.kernel.asks import Asks, sharing_code
 from slurm_rl.kernel.codes import number
 from slurm_rl.kernel.devices import Devices, read_devices
@@ -69,6 +81,7 @@ class Workload:
     node_number: Array  # its number in the order of the cluster file
     type_names: tuple[str, ...]  # of the nodes' GPU types
     partition_names: tuple[str, ...]
+    part_bits: Array  # nodes of each partition, as bits
     user_account: Array  # account of each user, for fairshare
     accounts: int
     groups: int  # of the run-time estimator
@@ -151,6 +164,8 @@ def build(requests: Requests, cluster: Cluster, *, learn: bool = True, speeds: S
     pools["cpu_only"] = pool_gpus == 0
     pools["first_node"], pools["last_node"] = part.pool_nodes[:-1], part.pool_nodes[1:]
     pools["cursor"] = pools["first_node"]
+    pools["parts"] = np.bincount(part.partition_pool, minlength=count)
+    pools["last_full"] = -NEVER
     per_pool = np.bincount(distinct["pool"][request_of], minlength=count)
     pools["last_job"] = np.cumsum(per_pool)
     pools["first_job"] = pools["last_job"] - per_pool
@@ -173,6 +188,7 @@ def build(requests: Requests, cluster: Cluster, *, learn: bool = True, speeds: S
         part.number,
         part.type_names,
         part.partitions,
+        _partition_bits(cluster, part),
         user_account,
         max(requests.accounts, 1),
         groups,
@@ -253,6 +269,8 @@ def _nodes(cluster: Cluster, lists: tuple[tuple[int, ...], ...]) -> _NodePart:
     nodes["type"] = type_of[class_of]
     nodes["pool"] = class_pool[class_of]
     nodes["klass"] = class_of
+    nodes["number"] = order
+    nodes["weight"] = np.array([c.weight for c in cluster.classes])[class_of]
     nodes["watts"] = np.array([(c.watts_busy - c.watts_idle) / max(c.gpus, 1) for c in cluster.classes])[class_of]
     return _NodePart(
         nodes,
@@ -265,6 +283,20 @@ def _nodes(cluster: Cluster, lists: tuple[tuple[int, ...], ...]) -> _NodePart:
         partition_pool,
         devices,
     )
+
+
+def pack_bits(chosen: Array) -> Array:
+    """Rows of yes and no as rows of 64-bit words, the first in the lowest bit."""
+    rows, count = chosen.shape
+    words = -(-max(count, 1) // 64)
+    padded = np.zeros((rows, words * 64), dtype=bool)
+    padded[:, :count] = chosen
+    return np.packbits(padded, axis=1, bitorder="little").view("<i8").astype(np.int64)
+
+
+def _partition_bits(cluster: Cluster, part: _NodePart) -> Array:
+    rows = [np.array([name in c.partitions for c in cluster.classes])[part.node_class] for name in part.partitions]
+    return pack_bits(np.array(rows).reshape(len(rows), len(part.nodes)))
 
 
 def _partitions(requests: Requests, cluster: Cluster) -> tuple[tuple[tuple[int, ...], ...], Array, Array]:

@@ -67,7 +67,18 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "spot": (ENTRY, 1),  # scratch: one job's placement
     "running": (INT, 1),  # a pool's running jobs, from its first_job on, by expected end
     "rows": (ROW, 1),  # scratch: the rows of a profile in time order
-    "amount": (INT, 3),  # scratch: [rows, node classes, 3] free at each row, the last row being scratch
+    "part_bits": (INT, 2),  # [partitions, words] bits of the nodes of each partition
+    "reach": (INT, 2),  # backfill `slurm`: [requests, words] bits of the nodes of its partitions
+    "usable": (INT, 2),  # backfill `slurm`: [requests, words] bits of the nodes that are large enough
+    "bitmaps": (INT, 2),  # backfill `slurm`, scratch: sets of nodes (backfill/bitmaps.py)
+    "kind_bits": (INT, 2),  # backfill `slurm`: [kinds, words] bits of the nodes that jobs of a kind may use
+    "avail": (INT, 2),  # backfill `slurm`, scratch: [slots, nodes] units of a request that a node has room for
+    "roomy": (INT, 2),  # backfill `slurm`, scratch: [slots, words] bits of the nodes with room
+    "then": (INT, 2),  # backfill `slurm`, scratch: [nodes, 5] what is free when some have left (running.py)
+    "slot_shape": (INT, 1),  # backfill `slurm`, scratch: [slots] the request that a row of `avail` is for
+    "tally": (INT, 1),  # backfill `slurm`, scratch: jobs tested of each user, then of each partition
+    "fitting": (INT, 1),  # scratch: nodes that placement `slurm` may choose from …
+    "room": (INT, 1),  # … and by node, the units that it could put there
     "users": (USER, 1),  # users' holdings and past
     "accounts": (ACCOUNT, 1),  # accounts' holdings and past
     "groups": (GROUP, 1),  # what finished jobs taught the estimator
@@ -107,7 +118,7 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
 
 # Tables that a kernel may find empty: it asks for their length, or for another table that says so, before it reads.
 MAY_BE_EMPTY = frozenset(
-    "kind_node class_list used demand node_sets rows amount work order events log log_gpus tape turns hint_of hint "
+    "kind_node class_list used demand node_sets rows work order events log log_gpus tape turns hint_of hint "
     "tiers mix choices".split()
 )
 
@@ -187,8 +198,8 @@ class World:
 
 
 def enough_rows(world: World, rows: int, *, on_nodes: bool) -> None:
-    """Makes room for a profile of so many rows: of views of nodes, or of amounts."""
-    lengths = {"rows": rows, "amount": rows + 1}  # one row of amounts is scratch
+    """Makes room for a profile of so many rows, each with a view of the nodes where asked."""
+    lengths = {"rows": rows}
     if on_nodes:
         lengths |= dict.fromkeys(("free", "used", "total"), int(FIRST_ROW) + rows)
     for name, length in lengths.items():
@@ -267,7 +278,18 @@ entries = _table("entries")
 spot = _table("spot")
 running = _table("running")
 rows = _table("rows")
-amount = _table("amount")
+part_bits = _table("part_bits")
+reach = _table("reach")
+usable = _table("usable")
+bitmaps = _table("bitmaps")
+kind_bits = _table("kind_bits")
+avail = _table("avail")
+roomy = _table("roomy")
+then = _table("then")
+slot_shape = _table("slot_shape")
+tally = _table("tally")
+fitting = _table("fitting")
+room = _table("room")
 users = _table("users")
 accounts = _table("accounts")
 groups = _table("groups")

@@ -69,7 +69,9 @@ def new_world(
         "entries": make_entries(_most_entries(wl, asked) + (asked if bookings else widest)),
         "spot": np.zeros(widest, dtype=ENTRY),
         "running": np.empty(jobs, dtype=np.int64),
-        "amount": np.zeros((1, len(wl.cluster.classes), 3), dtype=np.int64),
+        "part_bits": wl.part_bits,
+        "fitting": np.zeros(nodes, dtype=np.int64),
+        "room": np.zeros(nodes, dtype=np.int64),
         "users": users,
         "accounts": accounts,
         "partition_factor": np.zeros(max(len(wl.partition_names), 1)),
@@ -92,7 +94,7 @@ def new_world(
     world = World(**(made | tables))
     for name, value in settings.items():
         world[name] = value
-    world["clock"], world["tick"], world["wake"] = now, NEVER, NEVER
+    world["clock"], world["tick"], world["wake"], world["last_cycle"] = now, NEVER, NEVER, -NEVER
     world["mixed"] = wl.mixed
     fill_views(world)
     return world

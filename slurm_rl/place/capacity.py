@@ -68,3 +68,24 @@ def capacity_of_type(w: Record, s: int, view: int, n: int, wanted: int, kind: in
     cpu, mem, gpu = requests.cpu[s], requests.mem[s], requests.gpu[s]
     room = node_room(t.free(w), view, n, cpu, mem, gpu, min(wanted, requests.per_node[s]))
     return room_on_devices(w, s, view, n, room, np.int64(1) << kind) if room > 0 else 0
+
+
+@inlined
+def sort_keys(keys: np.ndarray) -> None:
+    """Heap sort in place: small to compile, which numpy's sorts are not."""
+    count = len(keys)
+    for end in range(2 * count - 1, 0, -1):
+        # First half of the rounds: build the heap; second half: move its largest to the end.
+        if end >= count:
+            at, size = end - count, count
+        else:
+            keys[0], keys[end] = keys[end], keys[0]
+            at, size = 0, end
+        while 2 * at + 1 < size:
+            child = 2 * at + 1
+            if child + 1 < size and keys[child + 1] > keys[child]:
+                child += 1
+            if keys[at] >= keys[child]:
+                break
+            keys[at], keys[child] = keys[child], keys[at]
+            at = child

@@ -65,5 +65,12 @@ PLACEMENTS = Catalogue(
         "Where what it asks for and what is free point the same way.",
         "dot_product:place_dot_product",
     ),
+    Placement(
+        "slurm",
+        "As Slurm's select/cons_tres: the smallest sufficient run of neighbouring nodes.",
+        "consecutive:place_slurm",
+    ),
 )
-FIRST_FIT, SPREAD, ROUND_ROBIN = (PLACEMENTS.code(name) for name in ("first-fit", "spread", "round-robin"))
+FIRST_FIT, SPREAD, ROUND_ROBIN, SLURM = (
+    PLACEMENTS.code(name) for name in ("first-fit", "spread", "round-robin", "slurm")
+)

@@ -13,7 +13,7 @@ from slurm_rl.kernel import tables as t
 from slurm_rl.kernel.arrays import CPU, GPU, MEM, TAKE, Record
 from slurm_rl.kernel.jit import inlined, inner, kernel
 from slurm_rl.kernel.links import INT, by_address, slot
-from slurm_rl.place.capacity import NOT_MINE, capacity, fits_totals, node_room
+from slurm_rl.place.capacity import NOT_MINE, capacity, fits_totals, node_room, sort_keys
 from slurm_rl.place.catalogue import FIRST_FIT, ROUND_ROBIN, SPREAD
 from slurm_rl.place.on_devices import pick_devices, shift
 
@@ -163,7 +163,7 @@ def _fewest(w: Record, s: int, view: int, first: int, last: int, emptiest: bool)
             amount = min(np.int64(free[view, n, GPU] if on_gpus else free[view, n, CPU]), _FREE_MASK)
             keys[at_key] = -(np.int64(units) << 40) + ((_FREE_MASK - amount if emptiest else amount) << 20) + n
             at_key += 1
-    _sort(keys)
+    sort_keys(keys)
     for i in range(candidates):
         n = keys[i] & _NODE_MASK
         units = capacity(w, s, view, n, left)
@@ -175,27 +175,6 @@ def _fewest(w: Record, s: int, view: int, first: int, last: int, emptiest: bool)
         if left == 0:
             return i + 1
     return 0
-
-
-@inlined
-def _sort(keys: np.ndarray) -> None:
-    """Heap sort in place: small to compile, which numpy's sorts are not."""
-    count = len(keys)
-    for end in range(2 * count - 1, 0, -1):
-        # First half of the rounds: build the heap; second half: move its largest to the end.
-        if end >= count:
-            at, size = end - count, count
-        else:
-            keys[0], keys[end] = keys[end], keys[0]
-            at, size = 0, end
-        while 2 * at + 1 < size:
-            child = 2 * at + 1
-            if child + 1 < size and keys[child + 1] > keys[child]:
-                child += 1
-            if keys[at] >= keys[child]:
-                break
-            keys[at], keys[child] = keys[child], keys[at]
-            at = child
 
 
 @inlined

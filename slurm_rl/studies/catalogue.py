@@ -103,5 +103,13 @@ STUDIES = {
         Study("placement", "placement.md: the tables", "placement", ("8",), ("2", "sjf-age@user", "hetero"), _OPEN),
         Study("placement-weights", "placement.md: the weights", "placement", ("weights", "2"), ("weights", "1")),
         Study("placement-orders", "placement.md: orders of GPU types", "placement", ("orders",), ("orders", "2")),
+        Study(
+            "reality",
+            "fidelity.md: does the gain hold? (root)",
+            "reality",
+            ("3", "25"),
+            ("1", "10", "out/reality-quick.json", "mixed"),
+            (_VENUS,),
+        ),
     )
 }

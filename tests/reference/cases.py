@@ -15,7 +15,7 @@ POLICIES = (
     "wfp3@user unicef@oracle dynamic@user dynamic@oracle"
 ).split()
 BACKFILLS = ("none", "firstfit", "easy", "conservative", "slurm")
-PLACEMENTS = ("first-fit", "best-fit", "spread", "round-robin", "tier")
+PLACEMENTS = ("first-fit", "best-fit", "spread", "round-robin", "tier", "slurm")
 
 
 @dataclass(frozen=True)

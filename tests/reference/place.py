@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from reference.model import Ask, Node, Placement, View
 
@@ -52,6 +52,48 @@ def node_by_node(view: View, ask: Ask, emptiest: bool) -> list[tuple[int, int]] 
         chosen.append((best, units))
         left -= units
     return chosen
+
+
+def consecutive(view: View, ask: Ask, weights: Sequence[int] | None = None) -> list[tuple[int, int]] | None:
+    """The tightest run of consecutive nodes that suffices, else the largest ones; within a run, the first nodes.
+
+    A run is broken by each node without room for a unit, and where the weight changes; light runs come first. Tight
+    means the fewest units that the run could take.
+    """
+    rooms = {n: view.room(ask, n, ask.units) for n in ask.nodes}
+    heavy = weights or [1] * (max(rooms, default=0) + 1)
+    runs: list[list[int]] = []
+    for n in sorted(n for n, room in rooms.items() if room):
+        if runs and runs[-1][-1] == n - 1 and heavy[n - 1] == heavy[n]:
+            runs[-1].append(n)
+        else:
+            runs.append([n])
+    left, chosen = ask.units, []
+    while left and runs:
+        lightest = min(heavy[run[0]] for run in runs)
+        light = [run for run in runs if heavy[run[0]] == lightest]
+        size = {run[0]: sum(rooms[n] for n in run) for run in light}
+        enough = [run for run in light if size[run[0]] >= left]
+        run = min(enough, key=lambda r: size[r[0]]) if enough else max(light, key=lambda r: size[r[0]])
+        runs.remove(run)
+        alone = [n for n in run if rooms[n] >= left]  # a single node that holds the rest: the one with least room
+        for n in [min(alone, key=lambda n: (rooms[n], n))] if alone else run:
+            units = min(rooms[n], left)
+            if units:
+                chosen.append((n, units))
+                left -= units
+    return None if left else sorted(chosen)
+
+
+def least_loaded(view: View, ask: Ask) -> list[tuple[int, int]] | None:
+    """CR_LLN: node by node, the one with most free CPUs."""
+    rooms = {n: room for n in ask.nodes if (room := view.room(ask, n, ask.units))}
+    left, chosen = ask.units, []
+    for n in sorted(rooms, key=lambda n: (-view.cpu[n], n)):
+        if left:
+            chosen.append((n, min(rooms[n], left)))
+            left -= chosen[-1][1]
+    return None if left else sorted(chosen)
 
 
 def tier_family(view: View, ask: Ask) -> Iterator[list[tuple[int, int]]]:

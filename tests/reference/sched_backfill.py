@@ -1,7 +1,6 @@
-"""sched/backfill and select/cons_tres on named nodes, in plain Python, after Slurm 22.05.8.
+"""The rule `slurm` of docs/backfill.md in plain Python: the main scheduler, sched/backfill and select/cons_tres.
 
-Read from Slurm's sources and checked against recorded schedules of a real slurmctld. It differs from the `slurm` rule
-of docs/backfill.md, which promises amounts of node classes; docs/notes has the reasons and the figures.
+Read from the sources of Slurm 22.05.8 and checked against recorded schedules of a real slurmctld.
 """
 
 from __future__ import annotations
@@ -9,38 +8,22 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
-from reference.model import Ask, Placement, View
-from reference.place import with_gpus
+from reference.model import Ask, Placement, View, partitions_of
+from reference.place import least_loaded, with_gpus
 from reference.simulator import NEVER, Live, Reference
 
 FIRST_BATCH = 30  # seconds of the first batch of ends in select/cons_tres; each further batch is twice as wide
 
 
-def consecutive(view: View, ask: Ask, allowed: set[int]) -> list[tuple[int, int]] | None:
-    """The tightest run of consecutive nodes that suffices, else the largest ones; within a run, the first nodes.
-
-    A run is broken by each node without room for a unit. Tight means the fewest units that the run could take.
-    """
-    rooms = {n: view.room(ask, n, ask.units) for n in ask.nodes if n in allowed}
-    runs: list[list[int]] = []
-    for n in sorted(n for n, room in rooms.items() if room):
-        if runs and runs[-1][-1] == n - 1:
-            runs[-1].append(n)
-        else:
-            runs.append([n])
-    left, chosen = ask.units, []
-    while left and runs:
-        sizes = [sum(rooms[n] for n in run) for run in runs]
-        enough = [i for i, size in enumerate(sizes) if size >= left]
-        best = min(enough, key=lambda i: (sizes[i], i)) if enough else max(range(len(runs)), key=lambda i: sizes[i])
-        run = runs.pop(best)
-        alone = [n for n in run if rooms[n] >= left]  # a single node that holds the rest: the one with least room
-        for n in [min(alone, key=lambda n: (rooms[n], n))] if alone else run:
-            units = min(rooms[n], left)
-            if units:
-                chosen.append((n, units))
-                left -= units
-    return None if left else sorted(chosen)
+def masked(view: View, allowed: set[int]) -> View:
+    """A view with nothing on the nodes outside of `allowed`."""
+    left = view.copy()
+    for n in set(range(len(view.cpu))) - allowed:
+        left.cpu[n] = left.mem[n] = left.gpus[n] = 0
+        left.others[n] = dict.fromkeys(left.others[n], 0)
+        if left.used is not None:
+            left.used[n] = [card.parts for card in left.nodes[n].cards]
+    return left
 
 
 @dataclass
@@ -49,13 +32,14 @@ class Planned:
 
     records: list[tuple[int, int, set[int]]]
 
-    def free(self, begin: int, end: int) -> tuple[set[int], int]:
-        """Nodes free from `begin` to `end`, and when to look again: the end of a record after which others are free."""
-        nodes, later = set(self.records[0][2]) | {n for r in self.records for n in r[2]}, 0
+    def free(self, usable: set[int], begin: int, end: int) -> tuple[set[int], int]:
+        """Usable nodes free from `begin` to `end`, and when to look again: when a record begins that has others."""
+        nodes, later = set(usable), 0
         for i, (starts, ends, available) in enumerate(self.records):
             if ends <= begin:
                 continue
-            if not later and i + 1 < len(self.records) and not self.records[i + 1][2] <= available:
+            following = self.records[i + 1][2] if i + 1 < len(self.records) else set()
+            if not later and not usable & following <= nodes & available:
                 later = ends
             if starts > end:
                 break
@@ -88,41 +72,132 @@ class SlurmReference(Reference):
     bf_interval: int = 30
     bf_resolution: int = 60
     bf_window: int = 86400
+    bf_window_linear: int = 0
     bf_max_job_test: int = 500
-    last_cycle: int = field(default=-(2**40), init=False)
+    bf_max_job_start: int = 0
+    bf_max_job_user: int = 0
+    bf_max_job_part: int = 0
+    default_queue_depth: int = 100
+    sched_interval: int = 60
+    least_loaded: bool = False
+    limit_check: int = 0
+    over_time_limit: int = 0
+    start_overhead: int = 0
+    clean_up: int = 0
+    last_cycle: int = field(default=-NEVER, init=False)
 
     def __post_init__(self) -> None:
-        self.backfill, self.placement = "slurm", "slurm"
+        self.backfill = "slurm"
         super().__post_init__()
+        self.last_full: dict[int, int] = {}
 
-    def _place(self, view: View, ask: Ask) -> Placement | None:
-        return with_gpus(view, ask, consecutive(view, ask, set(ask.nodes)))
+    # --- placing and running ----------------------------------------------------------------------------------------
+
+    def _place_in(self, view: View, ask: Ask) -> Placement | None:
+        if self.placement == "slurm" and self.least_loaded and len(ask.nodes) > 1:
+            return with_gpus(view, ask, least_loaded(view, ask))
+        return super()._place_in(view, ask)
+
+    def _runs(self, job: Live) -> int:
+        return self._needs(job) + self.start_overhead
+
+    def _granted(self, job: Live) -> int:
+        """The limit, or the next look of slurmctld's beyond it."""
+        limit = job.limit + self.over_time_limit
+        if not self.limit_check:
+            return limit
+        return -(-(job.start + limit) // self.limit_check) * self.limit_check - job.start
+
+    def _start(self, job: Live, placement: Placement) -> None:
+        super()._start(job, placement)
+        job.end += self.clean_up
+
+    def _nodes_of_partition(self, job: Live) -> set[int]:
+        """Those of its first partition, and whichever others it may use."""
+        name = partitions_of(self.cluster, job.row)[0]
+        return {i for i, n in enumerate(self.nodes) if name in n.partitions} | set(job.ask.nodes)
+
+    # --- passes -----------------------------------------------------------------------------------------------------
 
     def _passes(self) -> None:
-        """The main scheduler at every event, and a cycle no sooner than `bf_interval` after the last one."""
-        touched = bool(self.touched)
+        """The main scheduler where something happened, and a cycle no sooner than an interval after the last one."""
+        self._renew_fairshare()
+        if self.tick < self.now:  # nobody waited then
+            self.last_cycle, self.tick = self.tick, NEVER
+        if self.touched and self.tick == NEVER:
+            due = self.last_cycle + self.bf_interval
+            if self.clean_up and due < self.now and any(self.touched.values()):
+                self.last_cycle = max(due, self.now - self.clean_up)  # that cycle came before the nodes were free
+                due = self.last_cycle + self.bf_interval
+            self.tick = max(self.now, due)
         for pool in sorted(self.touched):
             self._note_starts(pool, self._pass)
-        self.touched.clear()
-        if touched and self.queue and self.tick == NEVER:
-            self.tick = max(self.now, self.last_cycle + self.bf_interval)
+            del self.touched[pool]
+            if self._queued_in(pool):
+                self.due.add(pool)
         if self.tick == self.now:
+            for pool in sorted(self.due):
+                self._note_starts(pool, self._cycle)
+            self.due.clear()
             self.tick, self.last_cycle = NEVER, self.now
-            for pool in sorted({j.ask.pool for j in self.queue}):
-                self._note_starts(pool, self._slurm_cycle)
 
-    def _slurm_cycle(self, pool: int) -> None:
-        nodes = set(self._nodes_of_pool(pool))
-        table = Planned([(self.now, self.now + self.bf_window, set(nodes))])
+    def _pass(self, pool: int) -> None:
+        """S1: a job that does not fit closes its partition, and the partition's nodes to others."""
+        if self.preempt:
+            while self._make_room(pool):
+                pass
+        order = self._ordered(pool)
+        if not order:
+            return
+        if self.now - self.last_full.get(pool, -NEVER) < self.sched_interval:
+            order = order[: self.default_queue_depth]
+        else:
+            self.last_full[pool] = self.now
+        closed: set[int] = set()
+        for job in order:
+            mine = self._nodes_of_partition(job)
+            if mine <= closed:
+                continue
+            view = self.free if mine.isdisjoint(closed) else masked(self.free, mine - closed)
+            placement = self._place(view, job.ask)
+            if placement is None:
+                closed |= mine
+            else:
+                self._start(job, placement)
+
+    def _cycle(self, pool: int) -> None:
+        """S3: the first jobs in order, each started or given a reservation."""
+        begin = self.now // self.bf_resolution * self.bf_resolution
+        end = (self.now + self.bf_window) // self.bf_resolution * self.bf_resolution
+        table = Planned([(begin, end, set(self._nodes_of_pool(pool)))])
+        tested: dict[str, int] = {}
+        starts = 0
         for job in self._ordered(pool)[: self.bf_max_job_test]:
+            user, part = f"user {job.row.user}", f"partition {partitions_of(self.cluster, job.row)[0]}"
+            if any(most and tested.get(who, 0) >= most for who, most in self._most(user, part)):
+                continue
+            for who in (user, part):
+                tested[who] = tested.get(who, 0) + 1
             self._plan(job, table, pool)
+            starts += job.state == "running"
+            if self.bf_max_job_start and starts >= self.bf_max_job_start:
+                break
+
+    def _most(self, user: str, part: str) -> tuple[tuple[str, int], ...]:
+        return (user, self.bf_max_job_user), (part, self.bf_max_job_part)
 
     def _plan(self, job: Live, table: Planned, pool: int) -> None:
-        """Starts a job, or reserves whole nodes from the earliest time at which cons_tres would let it run."""
+        """S5: starts a job, or reserves whole nodes from the earliest time at which cons_tres would let it run."""
+        # select/cons_tres leaves out nodes that are too small in CPUs or memory, but not those without the job's GPUs.
+        usable = {
+            n
+            for n in self._nodes_of_partition(job)
+            if self.nodes[n].cpus >= job.ask.cpu and self.nodes[n].mem >= job.ask.mem
+        }
         later = self.now
         while True:
             begin = later
-            allowed, later = table.free(begin, max(begin, self.now) + job.limit)
+            allowed, later = table.free(usable, begin, begin + job.limit)
             found = self._will_run(job.ask, allowed, pool)
             if found is None:
                 if later:
@@ -138,37 +213,35 @@ class SlurmReference(Reference):
                 return
             used = {n for n, _, _ in found[1]}
             down = start // self.bf_resolution * self.bf_resolution
-            up = max((start + job.limit) // self.bf_resolution * self.bf_resolution, down + self.bf_resolution)
+            up = (start + job.limit) // self.bf_resolution * self.bf_resolution
             if table.overlaps(used, down, up):
                 later = start
                 continue
-            table.reserve(used, max(down, self.now), up)
+            down = max(down, table.records[0][0])
+            table.reserve(used, down, max(up, down + self.bf_resolution))
             return
 
     def _will_run(self, ask: Ask, allowed: set[int], pool: int) -> tuple[int, Placement] | None:
-        """When and where a job could start if running jobs use up their limits, on the allowed nodes.
+        """S4: when and where a job could start if running jobs use up their limits, on the allowed nodes.
 
         Running jobs leave in batches that double in width, and the answer is the end of a batch's last job. Jobs on any
         allowed node count, also on nodes whose GPUs are of another type than the one asked for.
         """
-        here = with_gpus(self.free, ask, consecutive(self.free, ask, allowed))
+        here = self._place(masked(self.free, allowed), ask)
         if here is not None:
             return self.now, here
         then = self.free.copy()
         running = [j for j in self._running_in(pool) if any(n in allowed for n, _, _ in j.held)]
         width, base, at = FIRST_BATCH, 0, 0
         while at < len(running):
-            while True:
+            base = base or running[0].expected_end // FIRST_BATCH * FIRST_BATCH + FIRST_BATCH
+            given = False
+            while at < len(running) and running[at].expected_end <= base + width:
                 job = running[at]
-                base = base or job.expected_end - job.expected_end % FIRST_BATCH + FIRST_BATCH
                 then.give(job.ask, job.held)
-                at += 1
-                if at == len(running) or running[at].expected_end > base + width:
-                    break
-            width *= 2
-            while at < len(running) and running[at].expected_end > base + width:
-                width *= 2
-            placement = with_gpus(then, ask, consecutive(then, ask, allowed))
+                at, given = at + 1, True
+            width = width + self.bf_window_linear if self.bf_window_linear else 2 * width
+            placement = self._place(masked(then, allowed), ask) if given else None
             if placement is not None:
                 return max(job.expected_end, self.now + 1), placement
         return None

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from builders import Event, Job, Ran
 
-from reference.amounts import Amounts
 from reference.model import Ask, Node, Placement, View, ask_of, gres_of, nodes_of, pools_of
-from reference.place import first_fit, from_cursor, node_by_node, with_gpus
+from reference.place import consecutive, first_fit, from_cursor, node_by_node, with_gpus
 from reference.score import History, Use, fair_tree, score
 from slurm_rl.domain.cluster import Cluster
 
@@ -83,7 +82,7 @@ class Reference:
         name, _, source = self.policy.partition("@")
         self.formula, self.source = name, source or ("user" if name == "smith" else "limit")
         self.nodes = nodes_of(self.cluster)
-        self.class_of = [c for c, nodes in enumerate(self.cluster.classes) for _ in range(nodes.count)]
+        self.weights = [c.weight for c in self.cluster.classes for _ in range(c.count)]
         rows = sorted(self.rows, key=lambda r: (r.submit, r.id))
         self.pool_of_partition = pools_of(self.cluster, rows)
         self.jobs: list[Live] = []
@@ -143,7 +142,7 @@ class Reference:
             self._node_events()
             while self.todo and self.todo[0].submit == now:
                 self._enqueue(self.todo.pop(0))
-            if self.touched or self.tick == now:
+            if self.touched or (self.due and self.tick == now):
                 self._passes()
         ran = {j.row.id: Ran(j.start, j.end, j.state, tuple(sorted(self._units(j.held).items()))) for j in self.jobs}
         return ran | {r.id: Ran(-1, -1, "rejected", ()) for r in self.rejected}
@@ -156,7 +155,8 @@ class Reference:
         return units
 
     def _next_instant(self) -> int:
-        instants = [self.tick, *(j.end for j in self.running), *(j.submit for j in self.todo[:1])]
+        tick = self.tick if self.due else NEVER
+        instants = [tick, *(j.end for j in self.running), *(j.submit for j in self.todo[:1])]
         if self.coming and (min(instants) < NEVER or self.queue):
             instants.append(self.coming[0].time)
         return min(instants)
@@ -172,7 +172,7 @@ class Reference:
 
     def _ends(self) -> None:
         for job in sorted((j for j in self.running if j.end == self.now), key=lambda j: j.index):
-            job.state = "killed" if self._needs(job) > job.limit else "completed"
+            job.state = "killed" if self._runs(job) > self._granted(job) else "completed"
             self._release(job)
             self.history.finish(job.keys, job.limit, self.now - job.start + job.done)
             self.versions[job.row.user] = self.versions.get(job.row.user, 0) + 1
@@ -245,6 +245,14 @@ class Reference:
     def _needs(self, job: Live) -> int:
         """Remaining seconds on its nodes: rounded, and of a job that has anything to do at least one."""
         return max(math.floor((job.work - job.done) / self._speed(job) + 0.5), int(job.work >= 1))
+
+    def _runs(self, job: Live) -> int:
+        """Seconds for which it would hold its nodes."""
+        return self._needs(job)
+
+    def _granted(self, job: Live) -> int:
+        """Seconds after which it is killed."""
+        return job.limit
 
     # --- order ------------------------------------------------------------------------------------------------------
 
@@ -328,6 +336,10 @@ class Reference:
             case "tier" if ask.gpu and not ask.exclusive:
                 assert self.choose_tier is not None
                 chosen = self.choose_tier(self.nodes, view, ask)
+            case "slurm" if len(ask.nodes) > 1:
+                chosen = consecutive(view, ask, self.weights)
+            case "slurm":
+                chosen = first_fit(view, ask)
             case _:
                 chosen = node_by_node(view, ask, emptiest=self.placement == "spread")
         return with_gpus(view, ask, chosen)
@@ -338,7 +350,7 @@ class Reference:
         self.free.take(job.ask, placement)
         job.held, job.booked, job.state = placement, None, "running"
         job.start = self.now
-        job.end = self.now + min(self._needs(job), job.limit)
+        job.end = self.now + min(self._runs(job), self._granted(job))
         nodes = self._nodes_of_pool(job.ask.pool)
         behind = placement[-1][0] + 1
         self.cursor[job.ask.pool] = behind if behind <= max(nodes) else min(nodes)
@@ -353,21 +365,16 @@ class Reference:
     # --- passes -----------------------------------------------------------------------------------------------------
 
     def _passes(self) -> None:
-        """One pass for each touched pool, in the order of the cluster file; then the backfill cycles that are due."""
-        if self.now - self.calculated >= 300:
-            self.fairshare = fair_tree(self.users, self.accounts, self.home, self.now)
-            self.calculated = self.now
+        """One pass for each touched pool, in the order of the cluster file."""
+        self._renew_fairshare()
         for pool in sorted(self.touched):
             self._note_starts(pool, self._pass)
             del self.touched[pool]
-            if self.backfill == "slurm" and self._queued_in(pool):
-                self.due.add(pool)
-                self.tick = -(-self.now // 30) * 30
-        if self.tick == self.now:
-            for pool in sorted(self.due):
-                self._note_starts(pool, self._slurm_cycle)
-            self.due.clear()
-            self.tick = NEVER
+
+    def _renew_fairshare(self) -> None:
+        if self.now - self.calculated >= 300:
+            self.fairshare = fair_tree(self.users, self.accounts, self.home, self.now)
+            self.calculated = self.now
 
     def _note_starts(self, pool: int, schedule: Callable[[int], None]) -> None:
         """Users hold what was started from the end of the pass on."""
@@ -386,8 +393,6 @@ class Reference:
         if self.backfill == "conservative":
             self._conservative(pool, order)
             return
-        if self.backfill == "slurm":
-            order = order[:100]
         while order and self._start_if_it_fits(order[0]):
             order.pop(0)
         if not order:
@@ -453,23 +458,6 @@ class Reference:
                 self._start(job, found[1])
             else:
                 job.booked = found
-
-    def _slurm_cycle(self, pool: int) -> None:
-        """Tests the first 500 jobs in order: starts what may start, promises amounts of node classes to the others."""
-        horizon = self.now + 86400
-        ends = [(j.ask, j.held, -(-j.expected_end // 60) * 60) for j in self._running_in(pool)]
-        amounts = Amounts(self.class_of, self.free, [e for e in ends if e[2] <= horizon])
-        for job in self._ordered(pool)[:500]:
-            start = amounts.earliest(job.ask, job.limit, self.now, self.now, horizon)
-            if start == self.now:
-                placement = self._place(self.free, job.ask)
-                if placement is not None:
-                    self._start(job, placement)
-                    amounts.hold(job.ask, placement, self.now, self.now + job.limit)
-                    continue
-                start = amounts.earliest(job.ask, job.limit, self.now, self.now + 1, horizon)
-            if start is not None:
-                amounts.promise(job.ask, start, start + job.limit, self.now)
 
     # --- preemption -------------------------------------------------------------------------------------------------
 

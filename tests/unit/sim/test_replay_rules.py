@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from builders import Event, Ran, a_cluster, a_job, a_simulation, outcome, replay, starts
 
+from slurm_rl.backfill.slurm_settings import SlurmSettings
 from slurm_rl.domain.cluster import NodeClass
 
 ONE = a_cluster(1, cpus=1)
@@ -147,27 +148,55 @@ def test_conservative_moves_bookings_forward_in_order_after_a_release() -> None:
 # --- slurm ----------------------------------------------------------------------------------------------------------
 
 
-def test_slurm_starts_heads_at_once_and_backfills_every_30_seconds() -> None:
-    """S1, S2."""
-    # Job 2 waits for job 1 until 100 and blocks the main pass; job 3 is backfilled by the cycle at 30. Its end at 70
-    # calls for another cycle, at 90. Job 4 would end at 121, after the reservation, which is rounded up to 120.
-    jobs = [a_job(0, 100, cpus=3), a_job(1, 10, cpus=4), a_job(2, 40), a_job(3, 31)]
-    assert starts(FOUR, jobs, "fcfs", "slurm") == [0, 100, 30, 110]
+def test_slurm_starts_heads_at_once_and_backfills_an_interval_after_the_last_cycle() -> None:
+    """S1, S2, S8."""
+    # The start of job 1 is followed by a cycle at 0. Job 2 waits for job 1 until 1000 and blocks the main pass; job 3
+    # is backfilled by the cycle at 30. Job 4 would end at 990, after its reservation begins, which is at 960.
+    jobs = [a_job(0, 1000, cpus=3), a_job(1, 10, cpus=4), a_job(2, 600), a_job(3, 960)]
+    assert starts(FOUR, jobs, "fcfs", "slurm") == [0, 1000, 30, 1010]
 
 
-def test_slurm_may_delay_a_reservation_within_its_resolution() -> None:
-    """S5."""
-    # As above, but job 4 ends at 120, which the cycle takes for the end of job 1: job 2 waits 20 s longer.
-    jobs = [a_job(0, 100, cpus=3), a_job(1, 10, cpus=4), a_job(2, 40), a_job(3, 30)]
-    assert starts(FOUR, jobs, "fcfs", "slurm") == [0, 120, 30, 90]
+def test_slurm_looks_again_at_once_when_the_last_cycle_is_long_past() -> None:
+    """S2: job 3 arrives at 500, behind a blocked head; no cycle was since 30."""
+    jobs = [a_job(0, 1000, cpus=3), a_job(1, 10, cpus=4), a_job(500, 60)]
+    assert starts(FOUR, jobs, "fcfs", "slurm") == [0, 1000, 500]
+
+
+def test_a_partition_with_a_blocked_job_keeps_its_nodes_from_others_until_backfill() -> None:
+    """S1: the job of q could run on the node that p and q share, and the main scheduler keeps it free for p."""
+    cluster = a_cluster(NodeClass(1, cpus=2, partition="p"), NodeClass(1, cpus=2, partition="p,q"))
+    wide = a_job(1, 60, cpus=4, partition="p")
+    jobs = [a_job(0, 1000, cpus=2, nodes=1, partition="p"), wide, a_job(2, 60, cpus=2, partition="q")]
+    assert starts(cluster, jobs, "fcfs", "slurm", "slurm") == [0, 1000, 30]
+
+
+def test_a_reservation_of_slurm_takes_whole_nodes_from_a_whole_minute_on() -> None:
+    """S5, S7: a GPU stays free beside the reserved job, and nobody may use it beyond 600."""
+    cluster = a_cluster(NodeClass(1, gpus=4, cpus=64))
+    jobs = [a_job(0, 630, gpus=2), a_job(1, 600, gpus=3), a_job(2, 900, gpus=1), a_job(3, 400, gpus=1)]
+    assert starts(cluster, jobs, "fcfs", "slurm") == [0, 630, 630, 30]
+
+
+def test_slurm_plans_for_the_end_of_a_batch_of_ends() -> None:
+    """S4: job 3 could have nodes 1 and 3 at 1000, but is planned on 1 and 2 at 1020: job 4 may keep node 3 beyond."""
+    jobs = [a_job(0, 1000), a_job(0, 1020), a_job(1, 60, cpus=2, nodes=2), a_job(2, 2000)]
+    assert starts(a_cluster(3, cpus=1), jobs, "fcfs", "slurm", "slurm") == [0, 0, 1020, 30]
 
 
 def test_slurm_makes_no_reservation_beyond_a_day() -> None:
-    """S4."""
+    """S6."""
     # Job 2 could only start in two days: it is not reserved, and job 3 may take the free CPU for a week.
     day = 86400
     jobs = [a_job(0, 2 * day, cpus=3), a_job(1, 10, cpus=4), a_job(2, 7 * day)]
     assert starts(FOUR, jobs, "fcfs", "slurm") == [0, 7 * day + 30, 30]
+
+
+def test_slurmctld_looks_for_jobs_over_their_limit_every_half_minute() -> None:
+    """S9: the job of 100 s begins at 5 and ends at 120; the one that has done its work by then has completed."""
+    settings = SlurmSettings(limit_check=30, start_overhead=2)
+    jobs = [a_job(5, 500, limit=100), a_job(5, 101, limit=100), a_job(5, 50, limit=100)]
+    ran = replay(FOUR, jobs, "fcfs", "slurm", slurm=settings)
+    assert [(ran[j.id].end, ran[j.id].state) for j in jobs] == [(120, "killed"), (108, "completed"), (57, "completed")]
 
 
 # --- failures and preemption ----------------------------------------------------------------------------------------
