@@ -9,6 +9,7 @@ import pytest
 
 from slurm_rl.lab.lab import Lab
 from slurm_rl.slurm.cli import CliClient
+from slurm_rl.slurm.model import JobUpdate
 
 from ..conftest import crowding
 from .conftest import sbatch, separate_jobs
@@ -39,6 +40,12 @@ def test_ten_thousand_jobs_and_two_hundred_nodes(start_lab: Callable[..., Lab]) 
     seconds = best_snapshot(client, 1.0)
     print(f"{state.release}: {seconds:.2f} s")
     assert seconds <= 1.5
+    began = time.monotonic()
+    written = client.update([JobUpdate.of(j, site_factor=1 + n) for n, j in enumerate(state.jobs[:1000])])
+    print(f"{state.release}: 1,000 SiteFactors in {(time.monotonic() - began) / crowding():.2f} s")
+    assert all(r.applied for r in written)
+    shown = client.site_factors()
+    assert [shown[j.job_id] for j in state.jobs[:1000]] == list(range(1, 1001))
 
 
 def test_two_thousand_records_and_an_array_of_ten_thousand_tasks(start_lab: Callable[..., Lab]) -> None:
