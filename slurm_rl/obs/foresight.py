@@ -79,6 +79,10 @@ class ForecastStore:
         with self._lock:
             self._db.close()
 
+    def __del__(self) -> None:
+        with suppress(AttributeError, sqlite3.Error):
+            self._db.close()
+
     def tell(self, rows: Sequence[Told]) -> None:
         """Records forecasts; gives each its number."""
         query = (

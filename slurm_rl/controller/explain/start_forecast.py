@@ -33,6 +33,7 @@ _AGAIN = 3600.0  # seconds after which a job's forecast is recorded anew
 _RECORDED = 200  # forecasts that are recorded in a tick
 _GONE = 3 * 3600.0  # seconds after which a job that vanished without a trace is given up
 _SKILL_EVERY = 60.0
+_PRUNE_EVERY = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ class Foresight:
         self._recorded: dict[Key, float] = {}
         self._vanished: dict[Key, float] = {}
         self._rested = 0.0
+        self._pruned = 0.0
         self._skill: tuple[float, Skill] | None = None
         for told in store.latest(600):
             self._remember(told)
@@ -92,6 +94,9 @@ class Foresight:
         """Notes arrivals, and what became of jobs that were forecast."""
         now = state.taken
         self.recent.see(state.jobs, now)
+        if not 0 <= now - self._pruned < _PRUNE_EVERY:
+            self._pruned = now
+            self.store.prune(now - self.config.journal_days * 86_400)
         rows = list(ended)
         if rows:
             self.recent.learn(rows, since, now)

@@ -258,3 +258,14 @@ def test_the_scene_is_not_of_the_future(controller: MakeController) -> None:
     assert made.past is not None
     assert [scene.view.jobs[j].job_id for j in made.past.jobs] == [50]
     assert replace(made, past=None).past is None
+
+
+def test_old_records_are_dropped(controller: MakeController) -> None:
+    slurm = a_full_cluster(a_job(1, gpus=8, waited=500))
+    c = controller(slurm, mode="shadow", journal_days=1.0)
+    c.tick()
+    assert len(c.forecasts.latest(10)) == 1
+    slurm.now = NOW + 3 * 86_400
+    del slurm.jobs[1]
+    c.tick()
+    assert c.forecasts.latest(10) == []
