@@ -36,7 +36,7 @@ def shadow_report(
 
     from slurm_rl.config import load
     from slurm_rl.controller.live import SHADOW_REPORT
-    from slurm_rl.controller.live_policy import AUTO, load_policy
+    from slurm_rl.controller.live_policy import load_policy
     from slurm_rl.errors import InputError
     from slurm_rl.obs.journal import Journal
     from slurm_rl.slurm.cli import CliClient
@@ -58,9 +58,7 @@ def shadow_report(
             "records one tick in shadow mode, which is no period", file=str(settings.journal), remedy="wait for more"
         )
     client = CliClient(Path(settings.slurm_conf) if settings.slurm_conf else None, settings.slurm_timeout)
-    # The journal names a promoted model by its own name; what is in charge is found by the configuration's.
-    name = settings.policy if shadowed.startswith("rl:") or settings.policy == AUTO else shadowed
-    policy = load_policy(name, Path(settings.state_dir))
+    policy = load_policy(_that_ruled(shadowed, settings.policy), Path(settings.state_dir))
     compared = compare(client, first, last, policy.spec, settings.influence)
     report = {"from": first, "to": last, "ticks": ticks, "updates": updates, "policy": policy.name}
     report |= {"deferrals": deferrals, "deferred_jobs": deferred} | compared
@@ -70,6 +68,21 @@ def shadow_report(
         beside.write_text(json.dumps(report), encoding="utf-8")
         beside.replace(path)
     print(json.dumps(report) if as_json else _text(report))
+
+
+def _that_ruled(shadowed: str, configured: str) -> str:
+    """The policy of the shadow period: as the journal names it, whatever is configured since.
+
+    A promoted model, and what auto chose of several, have names of their own there: these are found by the
+    configuration's.
+    """
+    from slurm_rl.errors import InputError
+    from slurm_rl.policy.registry import parse_policy
+
+    try:
+        return configured if shadowed.startswith("rl:") else parse_policy(shadowed).name
+    except InputError:
+        return configured
 
 
 def compare(client: Any, first: float, last: float, policy: PolicySpec, influence: float) -> dict[str, Any]:

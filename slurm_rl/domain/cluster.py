@@ -209,7 +209,9 @@ def node_classes(
         first = next((name.partition(":")[2] for name, _ in has if name.startswith("gpu:")), kind)
         part = slice_of(first)
         fast = speed(part.parent if part else first)
-        found.append((NodeClass(len(same), kind, gpus, cpus, mem / 1024, where, fast, *draws, has, words), same))
+        found.append(
+            (NodeClass(len(same), kind, gpus, cpus, mem / 1024, where, fast, *draws, gres=has, features=words), same)
+        )
     return found
 
 
