@@ -76,6 +76,7 @@ class Foresight:
         self._open: dict[Key, list[tuple[Told, Made]]] = {}
         self._recorded: dict[Key, float] = {}
         self._vanished: dict[Key, float] = {}
+        self.seconds = _SECONDS
         self._rested = 0.0
         self._pruned = 0.0
         self._skill: tuple[float, Skill] | None = None
@@ -146,7 +147,7 @@ class Foresight:
         waiting = [queue.jobs[j] for j in plan.order[:TOP]]
         live = LiveScene(queue.state, waiting, self.recent, run_times.known(), policy, mode, self.config)
         rows = np.array(live.waiting, dtype=np.int64)
-        raw = foretell(live.scene(), rows, np.random.default_rng(int(now)))
+        raw = foretell(live.scene(), rows, np.random.default_rng(int(now)), seconds=self.seconds)
         if raw is None:
             return {}
         self.calibration.learn(now)

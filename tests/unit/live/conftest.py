@@ -47,7 +47,9 @@ def controller(journal: Journal) -> MakeController:
     def make(slurm: FakeSlurm, *, policy: Any = None, holder: str | None = None, **settings: Any) -> Controller:
         defaults: dict[str, Any] = {"mode": "enforce", "policy": "sjf@limit", "updates_per_second": 1e4}
         config = Config(**(defaults | settings))
-        return Controller(config, slurm, journal, policy=policy, clock=lambda: slurm.now, holder=holder)
+        made = Controller(config, slurm, journal, policy=policy, clock=lambda: slurm.now, holder=holder)
+        made.foresight.seconds = 600.0  # however busy the machine, and though kernels may be compiled
+        return made
 
     return make
 
