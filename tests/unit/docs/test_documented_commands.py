@@ -110,6 +110,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (at / "traces").mkdir()
     (at / "examples").symlink_to(ROOT / "examples")
     sample = read_trace(ROOT / "traces" / "hetero.csv.gz")
+    longer = sample.take(np.arange(400, 1200))  # over 100 jobs come before the windows that auto takes
     sample = sample.take(np.arange(400, 560))
     cluster = (ROOT / "traces" / "hetero.cluster.json").read_text(encoding="utf-8").replace('"count": ', '"count": 0')
     cluster = re.sub(r'"count": 0\d+', '"count": 4', cluster)
@@ -119,7 +120,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (at / f"{name}.cluster.json").write_text(cluster, encoding="utf-8")
     for name in ("cluster.json", "openb.json", "my.cluster.json"):
         (at / name).write_text(cluster, encoding="utf-8")
-    (at / "TRACE").symlink_to(at / "trace.csv")
+    write_native(longer, at / "TRACE.csv")
+    (at / "TRACE").symlink_to(at / "TRACE.csv")
     for name in ("my.swf", "my.swf.gz"):
         write_swf(sample, at / name)
     return at
