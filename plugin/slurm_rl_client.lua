@@ -353,8 +353,8 @@ local function new(settings, slurm)
     if not ok then return breaker.failed(advice, clock.started) end
     breaker.succeeded()
     local writes = choose(advice, job, settings.site_factor_limit, known_features)
-    if not pcall(apply, job, writes) then take_back(job, writes) end
     local message = message_in(advice)
+    if not pcall(apply, job, writes) then take_back(job, writes) end
     if message and slurm.log_user then pcall(slurm.log_user, "%s", message) end
   end
 end

@@ -25,7 +25,7 @@ from .fake_slurm import FakeSlurm, a_job, a_running_job
 
 
 class MixedSlurm(FakeSlurm):
-    """One node of A100 and one of T4, each with its type as a feature; takes feature expressions too."""
+    """One node of A100 and one of T4, each with its type and "ssd" as features; takes feature expressions too."""
 
     release = Release(22, 5, 8)
     refuse = False  # as of jobs that have just started
@@ -34,7 +34,7 @@ class MixedSlurm(FakeSlurm):
         super().__init__(*jobs)
         kinds = ("a100", "t4")
         self.nodes = tuple(
-            msgspec.structs.replace(n, gpus={k: 8}, gpus_allocated={}, features=(k,) if features else ())
+            msgspec.structs.replace(n, gpus={k: 8}, gpus_allocated={}, features=(k, "ssd") if features else ())
             for n, k in zip(self.nodes, kinds, strict=True)
         )
 
