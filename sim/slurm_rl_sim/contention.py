@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_rl.domain.cluster import Cluster
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.policy.registry import parse_policy
-from slurm_rl.traces.trace import Trace
 from slurm_rl_sim.metrics import bounded_slowdown
-from slurm_rl_sim.replay import prepare
+from slurm_rl_sim.replay import Prepared
 from slurm_rl_sim.simulation import Simulation
 
 _SHARE = 0.5  # of all windows: those with the larger slowdown
 _LEAST = 1.1  # mean bounded slowdown, below which nobody waits to speak of
 
 
-def contended_begins(trace: Trace, cluster: Cluster, jobs: int, backfill: str, placement: str) -> Array:
+def contended_begins(prepared: Prepared, jobs: int, backfill: str, placement: str) -> Array:
     """The first jobs of windows of `jobs` jobs in which jobs queue, by one replay of the whole trace under FCFS.
 
     All windows, if nobody queues anywhere.
     """
-    prepared = prepare(trace, cluster)
     placement = "best-fit" if placement == "mip" else placement  # a plan for every pass would take minutes
     simulation = Simulation(
         prepared.workload, prepared.trace.run_time, parse_policy("fcfs"), backfill=backfill, placement=placement
@@ -32,6 +29,6 @@ def contended_begins(trace: Trace, cluster: Cluster, jobs: int, backfill: str, p
     wait = np.where(ran, live["start"] - prepared.trace.submit_time, 0).astype(float)
     slow = bounded_slowdown(wait, np.where(ran, live["end"] - live["start"], 1).astype(float))
     total = np.concatenate([[0.0], np.cumsum(np.log(slow))])
-    means = np.exp((total[jobs:] - total[:-jobs]) / jobs)[: len(trace) - jobs]
+    means = np.exp((total[jobs:] - total[:-jobs]) / jobs)[: len(prepared.trace) - jobs]
     picked = np.flatnonzero((means >= np.quantile(means, 1.0 - _SHARE)) & (means >= _LEAST))
-    return picked if len(picked) else np.arange(len(trace) - jobs)
+    return picked if len(picked) else np.arange(len(prepared.trace) - jobs)

@@ -18,8 +18,9 @@ from slurm_rl.policy.order import call_order_queue
 from slurm_rl_sim.moves import arrive, slowest, stop_running
 from slurm_rl_sim.state import QUEUED, queue_place
 
-# What the last pass of `easy` found: nothing that would last, a reservation that stands, or no room for anyone.
-_UNKNOWN, _STANDS, _NO_ROOM = range(3)
+# What the last pass of `easy` found: nothing that would last, a reservation that stands, or no room for anyone. And
+# what an agent's environment found before the pass: nothing in the queue fits.
+_UNKNOWN, _STANDS, _NO_ROOM, NOTHING_FITS = range(4)
 
 
 @inlined
@@ -64,7 +65,11 @@ def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
     if preempt:
         while call_preempt(w, now, pool):
             pass
-    elif w.books_many == 0 and w.fixed_order == 0 and next_fitting(w, queue, head, tail, stamp) == tail:
+    elif (
+        w.books_many == 0
+        and w.fixed_order == 0
+        and (pools.planned[pool] == NOTHING_FITS or next_fitting(w, queue, head, tail, stamp) == tail)
+    ):
         pools.planned[pool] = _NO_ROOM
         return 0  # whatever the order, nothing fits
     order, first, last = ordered(w, now, pool)

@@ -42,10 +42,12 @@ def fair_tree(users: Any, accounts: Any, now: float, half_life: float) -> None:
     count = len(users)
     own = np.empty(count)
     above = np.empty(count)
+    of_account = np.empty(len(accounts))
+    for a in range(len(accounts)):
+        of_account[a] = _advance(accounts.usage[a], accounts.rate[a], now - accounts.time[a], decay)
     for u in range(count):
-        a = users.account[u]
         own[u] = _advance(users.usage[u], users.rate[u], now - users.time[u], decay)
-        above[u] = _advance(accounts.usage[a], accounts.rate[a], now - accounts.time[a], decay)
+        above[u] = of_account[users.account[u]]
     # From the most used to the least: stable sorts on the second key, then on the first.
     by_user = np.empty(count, dtype=np.int64)
     order = np.empty(count, dtype=np.int64)

@@ -43,7 +43,7 @@ class Labels:
         names = self.names
         return [names[c] if c >= 0 else "" for c in self.codes.tolist()]
 
-    def take(self, rows: npt.NDArray[np.intp]) -> Labels:
+    def take(self, rows: npt.NDArray[np.intp] | slice) -> Labels:
         return Labels(self.codes[rows], self.names)
 
 
@@ -95,7 +95,7 @@ class Trace:
     def __len__(self) -> int:
         return len(self.submit_time)
 
-    def take(self, rows: npt.NDArray[np.intp]) -> Trace:
+    def take(self, rows: npt.NDArray[np.intp] | slice) -> Trace:
         """The same trace with only these rows, in the given order."""
         changed: dict[str, object] = {}
         for column in COLUMN_FIELDS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import gymnasium
@@ -11,6 +12,7 @@ from gymnasium.utils.env_checker import check_env
 
 from slurm_rl.errors import InputError
 from slurm_rl.policy.features import JOB_FEATURES, POOL_FEATURES
+from slurm_rl_sim.rewards import Payment
 from tests.unit.test_decide import CLUSTER, a_workload
 
 
@@ -51,7 +53,7 @@ def test_windows_are_drawn_where_jobs_queue() -> None:
     for share in (0.0, 1.0):
         env = gymnasium.make("slurm_rl/Replay-v0", contention=share, **made).unwrapped
         dice = np.random.default_rng(1)
-        begins[share] = np.array([env._any_begin(dice) for _ in range(60)])
+        begins[share] = np.array([env.windows.any_begin(dice) for _ in range(60)])
     assert (begins[0.0] < 20).mean() > 0.1  # windows in which nobody waits
     assert (begins[1.0] >= 20).all()
     with pytest.raises(InputError, match="contention"):
@@ -135,18 +137,30 @@ def test_picking_the_shortest_is_shortest_job_first() -> None:
     assert reward == pytest.approx(0.0, abs=1e-6)
 
 
-def test_the_reward_is_the_gain_over_the_baseline() -> None:
-    env = an_env(baseline="fcfs", rewards={"wait": 2.0, "utilization": 1.0})
+@pytest.mark.parametrize("scale", ["log", "share"])
+def test_the_reward_is_the_gain_over_the_baseline(scale: str) -> None:
+    env = an_env(baseline="fcfs", rewards={"wait": 2.0, "utilization": 1.0}, reward_scale=scale)
     reward, mine, theirs, _ = play(env, "-estimate", begin=30)
-    waits = 2.0 * (theirs["mean_wait"] - mine["mean_wait"]) / theirs["mean_wait"]
-    use = (mine["utilization"] - theirs["utilization"]) / theirs["utilization"]
-    assert mine["mean_wait"] != theirs["mean_wait"]
-    assert reward == pytest.approx(waits + use)
+    waits, others, use, usual = mine["mean_wait"], theirs["mean_wait"], mine["utilization"], theirs["utilization"]
+    assert waits != others
+    if scale == "log":  # a second, and a thousandth, are added: a wait or a share may be 0
+        expected = 2.0 * math.log((others + 1.0) / (waits + 1.0)) + math.log((use + 0.001) / (usual + 0.001))
+    else:
+        expected = 2.0 * (others - waits) / others + (use - usual) / usual
+    assert reward == pytest.approx(expected)
+
+
+def test_nobody_waiting_under_the_baseline_is_no_reason_for_an_infinite_reward() -> None:
+    paid = Payment({"wait": 1.0}, "log").of({"mean_wait": 30.0}, {"mean_wait": 0.0})
+    assert paid == pytest.approx(-math.log(31.0))
+    assert Payment({"wait": 1.0}, "log").of({"mean_wait": 0.0}, {"mean_wait": 0.0}) == 0.0
 
 
 def test_unknown_rewards_and_short_traces_are_refused() -> None:
     with pytest.raises(InputError, match="unknown reward 'speed'"):
         an_env(rewards={"speed": 1.0})
+    with pytest.raises(InputError, match="unknown reward_scale 'root'"):
+        an_env(reward_scale="root")
     with pytest.raises(InputError, match="an episode needs 5000"):
         an_env(jobs=5000)
 
@@ -176,10 +190,10 @@ def test_an_agent_may_say_not_now_so_often_and_for_so_long_only() -> None:
         later = np.flatnonzero(mask[32:])
         action = int(later[0]) + 32 if len(later) else 0
         if action:
-            job = int(inner._hand[action - 32])  # type: ignore[attr-defined]
+            job = int(inner._window.hand[action - 32])  # type: ignore[attr-defined]
             said.setdefault(job, []).append(info["now"])
         _, _, done, _, info = env.step(action)
-    live, submit = inner._simulation.world["live"], inner._simulation.world["jobs"]["submit"]  # type: ignore[attr-defined]
+    live, submit = inner._window.simulation.world["live"], inner._window.simulation.world["jobs"]["submit"]  # type: ignore[attr-defined]
     assert len(said) > 10
     for job, times in said.items():
         assert len(times) <= 2
