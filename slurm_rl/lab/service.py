@@ -40,6 +40,7 @@ def configure(
     plugin.install(directory, _lua(directory, plugin_dir), socket=socket_path(directory), deadline_ms=deadline)
     settings = {
         "mode": mode.value,
+        "policy": "rl:default",  # `auto` would wait for a past, which a lab has not
         "slurm_conf": str(directory / "slurm.conf"),
         "socket": str(socket_path(directory)),
         "state_dir": str(directory / "service"),

@@ -26,7 +26,7 @@ _HEADERS = {
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",
+    "Cache-Control": "max-age=300",  # else each look at the page costs a dozen requests of what a stranger may have
 }
 
 

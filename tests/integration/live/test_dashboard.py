@@ -60,6 +60,7 @@ def site() -> Iterator[tuple[str, Controller]]:
         (directory / "gpus" / "n1.jsonl").write_text("".join(json.dumps(r) + "\n" for r in ended))
         config = Config(
             mode="enforce",
+            policy="rl:default",
             telemetry_dir=str(directory / "gpus"),
             socket=str(directory / "s"),
             state_dir=name,

@@ -288,7 +288,7 @@ def test_nan_stops_every_algorithm(tmp_path: Path, algorithm: str, monkeypatch: 
 @pytest.mark.parametrize("algorithm", ["d3qn", "sac", "reinforce"])
 def test_it_learns_and_its_model_replays_compiled(tmp_path: Path, algorithm: str) -> None:
     few = {"updates": 4.0, "batch": 32.0}
-    options = {"d3qn": few, "sac": few | {"alone": 0.0}, "reinforce": {}}[algorithm]
+    options = {"d3qn": few | {"alone": 0.0}, "sac": few | {"alone": 0.0}, "reinforce": {}}[algorithm]
     settings = replace(TINY, algorithm=algorithm, options=options, lessons=0)
     model = train_model(settings, [], tmp_path)
     learned = torch.load(tmp_path / "training.pt", weights_only=True)["net"]["out"]
