@@ -157,7 +157,7 @@ def in_words(reason: str) -> Words:
 
 # Besides limits of associations and QOS: what keeps a job back however much is free.
 _KEPT_BACK = frozenset(
-    "Licenses JobArrayTaskLimit PartitionNodeLimit PartitionTimeLimit PartitionDown PartitionInactive PartitionConfig "
+    "Licenses JobArrayTaskLimit PartitionNodeLimit PartitionTimeLimit PartitionConfig "
     "InvalidAccount InvalidQOS AccountNotAllowed QOSNotAllowed QOSUsageThreshold AssociationJobLimit "
     "AssociationResourceLimit AssociationTimeLimit QOSJobLimit QOSResourceLimit QOSTimeLimit AccountingPolicy "
     "MaxMemPerLimit BurstBufferResources BurstBufferStageIn BurstBufferOperation MaxPoweredUpNodes "

@@ -31,7 +31,9 @@ def enforcing(session_labs: LabFactory) -> Lab:
     lab = session_labs("a100:8*8,v100:8*6,t4:4*6", plugin=PluginMode.ENFORCE)
     socket, config = service.socket_path(lab.directory), service.config_path(lab.directory)
     until(lambda: ask(socket, "GET", "/readyz")[0] == 200, "the service is ready", 300)
-    rows = [r for r in config.read_text().splitlines() if not r.startswith(("updates_per_second", "interval"))]
+    rows = [
+        r for r in config.read_text().splitlines() if not r.startswith(("updates_per_second", "interval", "policy"))
+    ]
     config.write_text("\n".join([*rows, 'policy = "sjf@limit"']) + "\n")
     assert must(ask(socket, "POST", "/v1/reload"))["changed"]["updates_per_second"] == Config().updates_per_second
     return lab
