@@ -25,7 +25,7 @@ from ..conftest import LabFactory, empty_queue
 from .on_lab import until
 from .test_placement_on_slurm import _AT_WORK, _RESTING, jobs_of, passes, restart
 
-pytestmark = [pytest.mark.slurm, pytest.mark.releases]
+pytestmark = [pytest.mark.slurm, pytest.mark.releases, pytest.mark.soak]
 
 JOBS = int(os.environ.get("SLURM_RL_GRES_JOBS", "44"))
 NODES = (
@@ -60,7 +60,7 @@ PLANNED = (
 LEFT_ALONE = {
     "--constraint=[fast*1&big*1] -N2": "counts of features",
     "--gpus-per-socket=1 --sockets-per-node=1": "by socket",
-    "--gpus=a100:1,t4:1 -N2": "over several nodes",
+    "--gpus=a100:2,t4:2 -N2": "over several nodes",
 }
 
 

@@ -77,7 +77,7 @@ def test_running_jobs_are_listed_for_the_dashboard(path: Path) -> None:
     status, said = ask(path, "GET", "/v1/measured")
     assert status == 200
     assert [(j["job_id"], j["running"]) for j in said["jobs"]] == [(74, True)]
-    assert "/v1/measured" in ask(path, "GET", "/")[1]
+    assert "/v1/measured" in ask(path, "GET", "/ui/use.js")[1]
     assert ask(path, "GET", "/v1/measured?limit=0")[0] == 422
 
 
