@@ -46,6 +46,7 @@ def rest(lab: Lab) -> None:
     restart(lab, _AT_WORK, _RESTING)
     submit(lab, "--gpus=1")
     until(lambda: passes(lab) == 1, "the scheduler has made its pass")
+    until(lambda: all(n.usable for n in CliClient(lab.slurm_conf).snapshot().nodes), "all nodes have registered", 120)
     empty_queue(lab)
 
 
