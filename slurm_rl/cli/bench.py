@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -42,7 +43,7 @@ def bench(
     jobs: Annotated[int | None, typer.Option(min=50, help="Jobs of a workload.")] = None,
     policy: Annotated[str | None, typer.Option(help="Schedulers to compare, in place of all.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Of packing: pods that an agent is trained on.")] = None,
-    traces: Annotated[Path | None, typer.Option(help="Folder of public traces.", envvar="SLURM_RL_TRACES")] = None,
+    traces: Annotated[Path | None, typer.Option(help="Folder of public traces; default: $SLURM_RL_TRACES.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one a processor.")] = None,
     executor: Annotated[str, typer.Option(help="local, or slurm: parts as tasks of a job array.")] = "local",
     tasks: Annotated[int, typer.Option(min=1, help="Of slurm: how many.")] = 8,
@@ -60,6 +61,8 @@ def bench(
         raise unknown_name("executor", executor, ["local", "slurm"])
     if executor == "slurm" and part is not None:
         raise InputError("is for --executor local", field="--part", remedy="--executor slurm makes the parts")
+    if traces is None and "traces" in row.defaults and (folder := os.environ.get("SLURM_RL_TRACES")):
+        traces = Path(folder)
     settings = _settings(row, {"seeds": seeds, "jobs": jobs, "policy": policy, "steps": steps, "traces": traces})
     cut = part_of(part) if part is not None else None
     count = workers or processors()

@@ -113,7 +113,7 @@ def _held_back(said: dict[str, Any]) -> list[str]:
 def _skill(start: dict[str, Any]) -> str:
     if start.get("made") is None:
         return "not simulated yet: guessed by the work before it"
-    return str(start["skill"]["text"])
+    return str(start.get("skill", {}).get("text", "forecasts are not scored yet"))
 
 
 def _feature(c: dict[str, Any]) -> str:

@@ -139,6 +139,18 @@ def test_bad_names_are_one_clear_error(
     assert not (tmp_path / "new" / ROWS).exists()
 
 
+def test_a_folder_of_traces_in_the_environment_is_no_option_of_core(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_RL_TRACES", str(tmp_path))
+    code, said = call(
+        capsys, "core", "--seeds", "1", "--jobs", "60", "--policy", "fcfs", "--part", "1/56", "--out", tmp_path / "new"
+    )
+    assert code == 0, said
+    code, said = call(capsys, "core", *SMALL, "--traces", tmp_path, "--out", tmp_path / "other")
+    assert (code, "no such option" in str(said)) == (2, True)
+
+
 def test_a_directory_with_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
     code, said = call(capsys, "core", *SMALL, "--out", tmp_path)

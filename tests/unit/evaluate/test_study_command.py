@@ -15,6 +15,13 @@ from slurm_rl.studies.catalogue import STUDIES
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.fixture(autouse=True)
+def folder_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command tells its processes of the folder by a variable: it is gone after a test."""
+    monkeypatch.setenv("SLURM_RL_TRACES", "")
+    monkeypatch.delenv("SLURM_RL_TRACES")
+
+
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as ended:
         main(["study", *arguments])
