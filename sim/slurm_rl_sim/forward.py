@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -30,6 +31,9 @@ from slurm_rl_sim.state import REJECTED, RUNNING, WAITING
 DAY = 86_400
 HORIZON = 14 * DAY  # a job that has not started by then "starts later"
 _FIRST_LOOK = 3_600  # seconds simulated before the first look whether all targets have started
+_LONG_STEP = 0.1  # seconds that a step may cost where there is a deadline: the next one is shorter
+_SHORTEST_PAST = 3_600  # seconds: jobs that came within a shorter time count as an hour's
+_MOST_TO_COME = 50_000  # jobs that come in one future
 _SHARED = 0.5  # chance that a job's luck with its run time is its user's: a user's jobs are long or short together
 
 
@@ -178,12 +182,16 @@ def _arrivals(scene: Scene, rng: np.random.Generator, reach: int) -> tuple[Array
     past = scene.past
     if past is None or not len(past.jobs):
         return nothing, nothing, np.zeros(0), np.zeros(0)
-    length = min(DAY, max(scene.now - past.since, 1))
+    length = min(DAY, max(scene.now - past.since, _SHORTEST_PAST))
     days = max((scene.now - past.since) // length, 1)
-    picked, submit = [], []
+    picked, submit, room = [], [], _MOST_TO_COME
     for block in range(math.ceil(reach / length)):
+        if room <= 0:
+            break
         source = scene.now - int(rng.integers(1, days + 1)) * length
         low, high = np.searchsorted(past.submit, [source, source + length])
+        high = min(high, low + room)
+        room -= high - low
         picked.append(np.arange(low, high))
         submit.append(past.submit[low:high] - source + scene.now + block * length + 1)
     at, when = np.concatenate(picked), np.concatenate(submit)
@@ -209,11 +217,13 @@ def _run(
         if stop is not None and stop():
             raise _Stopped
         until = min(until + step, scene.now + horizon)
+        began = time.perf_counter()
         while int(advance(world.record, until, False)) == GROW:
             enough_rows(world, 2 * len(world["rows"]), on_nodes=True)
         if (state[at] != WAITING).all() and (start[at] >= 0).all():
             break
-        step = min(2 * step, DAY)
+        slow = stop is not None and time.perf_counter() - began > _LONG_STEP
+        step = max(step // 4, 60) if slow else min(2 * step, DAY)
     waits: Array = np.where(start[at] >= 0, np.maximum(start[at] - scene.now, 0), np.inf)
     return waits
 

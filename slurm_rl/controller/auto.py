@@ -157,6 +157,10 @@ class AutoPolicies:
         others = [p for p in self._by_name.values() if p.spec.code != self.own.spec.code]
         return others[0] if others else self.own
 
+    def policies(self) -> list[LivePolicy]:
+        """Slurm's own order, and every policy that was chosen."""
+        return [self.own, *(p for p in self._by_name.values() if p.name != self.own.name)]
+
     @property
     def mixed(self) -> bool:
         return len(self._by_name) > 1
@@ -175,6 +179,8 @@ class AutoPolicies:
             part = Snapshot(snapshot.now, snapshot.world, np.array(jobs, dtype=np.int64))
             policy = self._by_name.get(name, self.own)
             plans.append(policy.plan(part, guardrails, weights, placement, planner))
+        if not plans:
+            return self.policy.plan(snapshot, guardrails, weights, placement, planner)  # nobody waits
         if len(plans) == 1:
             return plans[0]
         return joined(snapshot.now, plans)

@@ -20,19 +20,19 @@ from slurm_rl.config import Config, load
 from slurm_rl.controller.advice import Advisor, Submission
 from slurm_rl.controller.estimates import Finished, RunTimes
 from slurm_rl.controller.explain import board
-from slurm_rl.controller.explain.live_scene import LiveScene, RecentJobs
+from slurm_rl.controller.explain.live_scene import LiveScene, RecentJobs, starts_in_order
 from slurm_rl.controller.explain.place_in_queue import UNITS, Ordered
 from slurm_rl.controller.explain.start_forecast import foretell
 from slurm_rl.controller.explain.when import Wish, when
 from slurm_rl.controller.live_policy import LivePolicy, guardrails_of
 from slurm_rl.controller.slurm_snapshot import LiveQueue, observe
 from slurm_rl.controller.tick import Controller
-from slurm_rl.decide import Guardrails
 from slurm_rl.domain.snapshot import Plan
 from slurm_rl.errors import InputError
 from slurm_rl.obs.journal import Journal, JournalError
 from slurm_rl.obs.metrics import Metrics
 from slurm_rl.obs.queue import QueueView
+from slurm_rl.place.plan import Planner
 from slurm_rl.slurm.model import PriorityFactors, PriorityWeights, SlurmJob, SlurmNode, SlurmState
 from slurm_rl.slurm.release import NEWEST, Release
 from slurm_rl.slurm.text import setting
@@ -382,25 +382,36 @@ SAMPLE = {
 }
 
 
-def compile_kernels(policy: LivePolicy, influence: float) -> None:
-    """Compiles what a tick, advice and explain call, on a queue made up for it: a live one may be empty."""
-    run_times = RunTimes()
+def compile_kernels(policy: LivePolicy, config: Config, planner: Planner | None = None) -> None:
+    """Compiles what a tick, advice, explain and forecasts call, on a queue made up for it: a live one may be empty."""
+    run_times, guardrails = RunTimes(), guardrails_of(config)
     run_times.learn([Finished("a", "", 1.0, True, 600, 60.0)])
     view = observe(described(SAMPLE), run_times, policy.spec)
-    plan = policy.plan(view.snapshot, Guardrails(influence), dict(view.weights))
+    plan = policy.plan(view.snapshot, guardrails, dict(view.weights), config.placement, planner)
     advisor = Advisor.of(view, plan, np.zeros(len(view.jobs), dtype=np.int64), 1, policy, run_times)
     advisor.advise(Submission("a", "", "p", 1, 1, 600), 1000.0)
-    waiting, config = [view.jobs[j] for j in plan.order], Config(influence=influence)
-    for mode in ("shadow", "enforce"):
-        scene = LiveScene(view.state, waiting, RecentJobs(), run_times.known(), policy, mode, config)
+    _foretell_once(view, plan, policy, config, run_times)
+    if config.promise:
+        starts_in_order(view, plan.order, 1)
+    ordered = Ordered(view, plan, policy, guardrails)
+    for job in view.jobs:
+        standing = ordered.standing(job.job_id)
+        if standing is not None:
+            standing.contributions()
+            standing.moves()
+
+
+def _foretell_once(view: LiveQueue, plan: Plan, policy: LivePolicy, config: Config, run_times: RunTimes) -> None:
+    """One future under each rule that forecasts run under: Slurm's own, and the one for long queues."""
+    waiting = [view.jobs[j] for j in plan.order]
+    for mode, long in itertools.product(("shadow", "enforce"), (False, True)):
+        scene = LiveScene(view.state, waiting, RecentJobs(), run_times.known(), policy, mode, config, long=long)
         foretell(scene.scene(), np.array(scene.waiting), np.random.default_rng(0), most=1, seconds=600.0)
-    standing = Ordered(view, plan, policy, Guardrails(influence)).standing(1)
-    if standing is not None:
-        standing.contributions()
-        standing.moves()
 
 
 def warm_up(live: ControllerLive) -> None:
     """Compiles the kernels before anybody waits for them."""
-    compile_kernels(live.controller.policy, live.config.influence)
+    controller = live.controller
+    for policy in controller.policies():
+        compile_kernels(policy, live.config, controller.planner)
     live.warm = True

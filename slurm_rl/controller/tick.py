@@ -222,6 +222,10 @@ class Controller:
         order = functools.partial(self.policy.plan, queue.snapshot, guardrails, dict(queue.weights))
         return order(self.config.placement, self.planner, memory)
 
+    def policies(self) -> list[LivePolicy]:
+        """Every policy that may order a part of the queue."""
+        return [self.policy] if self.auto is None else self.auto.policies()
+
     def policy_of(self, partition: str) -> LivePolicy:
         """The policy of a partition's jobs."""
         return self.policy if self.auto is None else self.auto.of(partition)

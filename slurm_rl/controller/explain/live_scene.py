@@ -131,11 +131,13 @@ class LiveScene:
         mode: str,
         config: Config,
         asked: Sequence[SlurmJob] = (),
+        *,
+        long: bool = False,  # as if more jobs waited than Slurm's own rule is run for
     ) -> None:
         now = int(state.taken)
         past, runs, since = recent.within(now)
         copies = _further_tasks(waiting)
-        self.site = site_of(state, policy, mode, config, len(waiting) + len(copies))
+        self.site = site_of(state, policy, mode, config, _MANY + 1 if long else len(waiting) + len(copies))
         besides = [*past, *(job for job, _ in copies), *asked]
         self.view = view = observe(state, run_times, self.site.policy, None, config.leave_alone, besides)
         self._row = {id(job): i for i, job in enumerate(view.jobs)}

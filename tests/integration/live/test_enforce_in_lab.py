@@ -81,7 +81,7 @@ def test_five_hundred_jobs_are_in_order_after_two_ticks_of_the_default_budget(la
     assert len(before) == 500
     assert sum(j.site_factor == 0 for j in before) < 50, "nearly every job was advised"
     advised = kendall(by_slurm(before), by_limit(before))
-    until(lambda: len(ticks_since(lab, submitted)) >= 3, "two ticks are over", 300)
+    until(lambda: len(ticks_since(lab, submitted)) >= 3, "two ticks are over", 60)
     after = ticks_since(lab, submitted)
     # The third tick has begun: whatever it writes comes at 20 a second, and what stands now is the work of two.
     jobs = waiting(lab)

@@ -52,6 +52,14 @@ def test_auto_is_the_default_and_leaves_slurms_order_until_something_was_chosen(
     assert slurm.order() == [1, 2, 3, 4, 5, 6]
 
 
+def test_auto_ticks_while_nobody_waits(journal: Journal, tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    c = a_controller(slurm, journal, tmp_path)
+    assert c.tick().outcome == "done"
+    chosen(tmp_path, batch="sjf-age@user", other="multifactor")
+    assert c.tick().outcome == "done"
+
+
 def test_a_choice_is_taken_over_at_the_next_tick_and_a_broken_one_is_not(journal: Journal, tmp_path: Path) -> None:
     slurm = a_queue()
     c = a_controller(slurm, journal, tmp_path)

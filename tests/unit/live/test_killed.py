@@ -8,8 +8,9 @@ import tempfile
 from pathlib import Path
 
 _SCRIPT = """
-import os, pickle, signal, sys, warnings
+import os, pickle, signal, sys, time, warnings
 from pathlib import Path
+time.sleep = lambda s: None  # the model of Slurm needs no pause
 warnings.simplefilter("ignore")
 sys.path.insert(0, sys.argv[1])
 from reference.slurm_model import ModelSlurm
@@ -57,6 +58,7 @@ def scenario(slurm, kill, path):
     journal = kill.open(path)
     config = Config(mode="enforce", policy="sjf@limit", updates_per_second=1e4, placement_lever="features")
     c = Controller(config, slurm, journal, clock=lambda: slurm.now)
+    c.foresight.seconds = 0.0  # forecasts write neither to Slurm nor to this journal
     for i in range(4):
         slurm.submit(limit=600 * (9 - i))
     array = slurm.submit(tasks=3, limit=60)
@@ -112,11 +114,8 @@ def run(at):
     return killed
 
 
-warm = ModelSlurm()
-with journals.Journal(here / "warm.sqlite") as journal:  # kernels are loaded once, before the forks
-    warm.submit()
-    warm.submit(limit=60)
-    Controller(Config(mode="enforce", policy="sjf@limit"), warm, journal, clock=lambda: warm.now).tick()
+warm = ModelSlurm()  # everything is compiled and loaded once, before the forks
+scenario(warm, Killing(warm, here / "warm.slurm", 0), here / "warm.sqlite")
 at = 1
 while run(at):
     at += 1

@@ -11,9 +11,22 @@ from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.evaluate.forecasts import Learned, scene_of
 from slurm_rl.policy.catalogue import BY_LIMIT
 from slurm_rl.policy.registry import parse_policy
+from slurm_rl_sim import forward
 from slurm_rl_sim import state as st
+from slurm_rl_sim.engine import advance
 from slurm_rl_sim.forecast import Calibration, Forecast, Made, summarise
-from slurm_rl_sim.forward import DAY, Past, Scene, Site, _arrivals, _present, _run, draw_starts, starts_by_limits
+from slurm_rl_sim.forward import (
+    DAY,
+    Past,
+    Scene,
+    Site,
+    _arrivals,
+    _present,
+    _run,
+    draw_starts,
+    futures,
+    starts_by_limits,
+)
 from slurm_rl_sim.replay import prepare
 from slurm_rl_sim.residuals import Residuals
 from slurm_rl_sim.simulation import Simulation
@@ -97,6 +110,44 @@ def test_jobs_to_come_delay_those_that_they_overtake() -> None:
     busy = draw_starts(scene, scene.pending[-3:-2], 4, np.random.default_rng(1))
     calm = draw_starts(replace(scene, past=None), scene.pending[-3:-2], 4, np.random.default_rng(1))
     assert calm.max() < 7000 < busy.min()
+
+
+def test_a_burst_just_seen_is_not_taken_for_the_usual_rate() -> None:
+    """400 jobs within 20 seconds, and nothing is known of the time before: they count as an hour's."""
+    scene = a_moment([a_job(i // 20, 10) for i in range(400)], a_cluster(1, cpus=1), 20)
+    assert scene.past is not None
+    came, submit, _, _ = _arrivals(scene, np.random.default_rng(0), DAY)
+    assert len(came) == 24 * 400
+    assert np.bincount((submit - 21) // 3600).tolist() == [400] * 24
+
+
+def test_jobs_to_come_are_bounded() -> None:
+    """100 jobs an hour would be 67,200 in four weeks."""
+    scene = a_moment([a_job(36 * i, 10) for i in range(100)], a_cluster(1, cpus=1), 3600)
+    came, submit, _, _ = _arrivals(scene, np.random.default_rng(0), 28 * DAY)
+    assert len(came) == len(submit) == 50_000
+    assert submit.max() - 3600 == pytest.approx(500 * 3600, rel=0.01)
+
+
+def test_a_future_with_a_deadline_looks_at_the_clock_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which a simulated hour costs a second: steps grow shorter, the deadline is kept."""
+    scene = a_moment([a_job(0, 50_000, 50_000, gpus=1) for _ in range(60)], a_cluster(NodeClass(1, cpus=4, gpus=1)), 10)
+    clock, until, looks = [0.0], [10], []
+
+    def slow(record: object, then: int, pause: bool) -> int:
+        clock[0] += (then - until[0]) / 3600
+        until[0] = then
+        return int(advance(record, then, pause))
+
+    def stop() -> bool:
+        looks.append(clock[0])
+        return clock[0] > 5.0
+
+    monkeypatch.setattr(forward, "advance", slow)
+    monkeypatch.setattr("slurm_rl_sim.forward.time.perf_counter", lambda: clock[0])
+    assert list(futures(scene, scene.pending, np.random.default_rng(0), 14 * DAY, stop)) == []
+    assert looks[-1] < 5.5
+    assert max(np.diff(looks)) <= 1.0
 
 
 def test_arrivals_are_days_of_the_past_at_the_same_time_of_day() -> None:
