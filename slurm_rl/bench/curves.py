@@ -15,7 +15,7 @@ _POINTS = 60
 
 
 def draw_curves(
-    name: str, title: str, x: str, y: str, unit: str, lines: Mapping[str, Sequence[tuple[float, float]]]
+    name: str, title: str, x: str, y: str, unit: str, lines: Mapping[str, Sequence[tuple[float, float]]], note: str = ""
 ) -> Drawing:
     """Curves of (x, y) points; between points a line, nothing before the first and after the last."""
     last = max((p[0] for points in lines.values() for p in points), default=1.0)
@@ -28,4 +28,4 @@ def draw_curves(
         series.append([float(v) if ok else None for v, ok in zip(found, inside, strict=True)])
     looks = [Look(n, *COLOURS[i % len(COLOURS)], SHAPES[i % len(SHAPES)], False, False) for i, n in enumerate(lines)]
     chart = Chart(name, title, "", "lines", Axis(x, "count"), Axis(y, unit), xs.tolist(), [Panel("", series)])
-    return Drawing(name, f"{title}: {y} by {x}.", *standalone(chart, looks))
+    return Drawing(name, f"{title}: {y} by {x}.{note and ' '}{note}", *standalone(chart, looks))

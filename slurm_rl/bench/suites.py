@@ -20,6 +20,20 @@ SUITES = {
             "robustness_metrics.csv",
         ),
         Suite(
+            "ablate",
+            "Parts of the agents removed and trained anew: what each is worth.",
+            {"seeds": 3, "steps": 72_000, "jobs": 1000},
+            "ablation_metrics.csv",
+            ("torch",),
+        ),
+        Suite(
+            "agents",
+            "Learning algorithms at equal budgets of jobs played and of time, tested on real traces.",
+            {"seeds": 3, "steps": 144_000, "seconds": 60, "jobs": 1000, "traces": None},
+            "agents_metrics.csv",
+            ("torch",),
+        ),
+        Suite(
             "packing",
             "Fill a cluster until nothing fits: placements, FGD, mip, and an agent that may skip.",
             {"seeds": 10, "steps": 24_576, "traces": None},

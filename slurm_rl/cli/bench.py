@@ -19,8 +19,8 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 _HELP = """Compare schedulers, agents and placements, in pairs and with intervals.
 
-core: all schedulers on 56 regimes. robust: on 160 distorted workloads. packing:
-placements that fill a cluster until nothing fits.
+core: all schedulers on 56 regimes. robust: on 160 distorted workloads. ablate: agents without a part, trained anew.
+agents: learning algorithms at equal budgets. packing: placements that fill a cluster until nothing fits.
 
 Each suite writes CSV files, figures (SVG, PNG) and OUT/report.html, which says who wins, by how much, and where nobody
 does. A bench that was stopped goes on where it was: give the same command again.
@@ -30,6 +30,8 @@ Examples:
   slurm-rl bench core --out out/core
 
   slurm-rl bench core --seeds 1 --jobs 300 --policy fcfs,saf@user,rl:default --out out/quick
+
+  slurm-rl bench agents --traces ~/traces --out out/agents
 
   slurm-rl bench robust --executor slurm --tasks 16 --slurm partition=cpu --out /shared/robust
 """
@@ -42,7 +44,8 @@ def bench(
     seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions, each with workloads of its own.")] = None,
     jobs: Annotated[int | None, typer.Option(min=50, help="Jobs of a workload.")] = None,
     policy: Annotated[str | None, typer.Option(help="Schedulers to compare, in place of all.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Of packing: pods that an agent is trained on.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Jobs, or pods, that an agent is trained on.")] = None,
+    seconds: Annotated[int | None, typer.Option(min=0, help="Of agents: budget of time; 0: none.")] = None,
     traces: Annotated[Path | None, typer.Option(help="Folder of public traces; default: $SLURM_RL_TRACES.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one a processor.")] = None,
     executor: Annotated[str, typer.Option(help="local, or slurm: parts as tasks of a job array.")] = "local",
@@ -63,7 +66,9 @@ def bench(
         raise InputError("is for --executor local", field="--part", remedy="--executor slurm makes the parts")
     if traces is None and "traces" in row.defaults and (folder := os.environ.get("SLURM_RL_TRACES")):
         traces = Path(folder)
-    settings = _settings(row, {"seeds": seeds, "jobs": jobs, "policy": policy, "steps": steps, "traces": traces})
+    settings = _settings(
+        row, {"seeds": seeds, "jobs": jobs, "policy": policy, "steps": steps, "seconds": seconds, "traces": traces}
+    )
     cut = part_of(part) if part is not None else None
     count = workers or processors()
     if cut is not None:  # its lock is the file of its own that it writes

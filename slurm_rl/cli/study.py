@@ -20,9 +20,9 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 _HELP = """Make a table of the guides again, or all of them.
 
 `list` names the studies, the public traces that each needs, and what is missing in the folder. `all` makes every one
-whose traces are there, into OUT/NAME.txt, names the others, and writes OUT/times.csv. `policy` and `placement` take the
-arguments that the guides print. `--quick` takes few seeds and workloads: minutes in place of hours, for a check that
-all of it runs. docs/studies.md says where the traces come from, and how long each study takes.
+whose traces are there, into OUT/NAME.txt, names the others, and writes OUT/times.csv. `policy`, `placement` and `meta`
+take the arguments that the guides print. `--quick` takes few seeds and workloads: minutes in place of hours, for a
+check that all of it runs. docs/studies.md says where the traces come from, and how long each study takes.
 
 Examples:
 
@@ -56,7 +56,7 @@ def study(
     studies = catalogue.STUDIES
     if traces is not None:
         os.environ["SLURM_RL_TRACES"] = str(traces)
-    if name in ("policy", "placement") and arguments:
+    if name in ("policy", "placement", "meta") and arguments:
         _main(name)(*arguments)
     elif name == "list":
         _list(studies, traces, as_json)

@@ -104,6 +104,15 @@ STUDIES = {
         Study("placement-weights", "placement.md: the weights", "placement", ("weights", "2"), ("weights", "1")),
         Study("placement-orders", "placement.md: orders of GPU types", "placement", ("orders",), ("orders", "2")),
         Study(
+            "meta",
+            "agents.md: choosing among policies",
+            "meta",
+            ("60",),
+            ("4", "regimes,hetero"),
+            _FOUR,
+        ),
+        Study("meta-decision", "agents.md: what a choice costs", "decision", (), ()),
+        Study(
             "reality",
             "fidelity.md: does the gain hold? (root)",
             "reality",

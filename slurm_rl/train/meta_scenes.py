@@ -70,6 +70,8 @@ class Paired:
 def meta_scene(sources: Sequence[SceneSource], seed: int, *, jobs: int, sites: float, held_out: bool = False) -> Scene:
     """The scene of a seed: a regime, perturbed in its estimates, or (a share of `sites`) any made-up site or trace."""
     dice = np.random.default_rng([seed, 31])
+    if sites >= 1.0:  # the very scenes that networks are trained on
+        return replace(draw_scene(sources, seed, jobs=jobs, generated=0.5), name="site", backfill="easy")
     if dice.random() < sites:
         scene = draw_scene(sources, int(dice.integers(1 << 30)), jobs=jobs, generated=0.5)
         return replace(scene, name="site", backfill="easy")

@@ -46,14 +46,14 @@ def test_it_lists_what_is_missing(capsys: pytest.CaptureFixture[str], tmp_path: 
 def test_all_goes_on_past_what_is_missing(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from slurm_rl.studies import placement
+    from slurm_rl.studies import decision, placement
 
     asked: list[tuple[str, ...]] = []
-    for module in (policy, placement):  # the tables themselves take minutes to hours
+    for module in (policy, placement, decision):  # the tables themselves take minutes to hours
         monkeypatch.setattr(module, "main", lambda *given: (asked.append(given), print("a table")))
     code, out, err = run(capsys, "all", "--traces", str(tmp_path), "--out", str(tmp_path / "paper"), "--json")
     assert code == 0
-    assert asked == [("styles", "easy", "8"), ("weights", "2"), ("orders",)]
+    assert asked == [("styles", "easy", "8"), ("weights", "2"), ("orders",), ()]
     assert (tmp_path / "paper" / "styles.txt").read_text(encoding="utf-8") == "a table\n"
     assert "table-easy: missing: helios_venus_sept2020.csv.gz" in err
     assert {r["name"] for r in json.loads(out)} == set(STUDIES)
@@ -99,3 +99,21 @@ def test_the_guides_name_studies_that_exist() -> None:
             if name == "policy":
                 assert argument in first, argument
     assert found > 10
+
+
+def test_choosing_is_judged_on_regimes_that_nobody_trained_on() -> None:
+    from slurm_rl.studies import meta
+    from slurm_rl.traces.perturb import KINDS
+    from slurm_rl.train.meta_scenes import HELD_OUT
+
+    assert {s.name for s in meta._scenes("regimes", 4)} <= set(HELD_OUT)
+    perturbed = [s.prepared.trace for s in meta._scenes("perturbed", len(KINDS))]
+    assert [t.notes[-1].what.split()[2].partition("=")[0] for t in perturbed] == list(KINDS)
+    again = [s.prepared.trace for s in meta._scenes("perturbed", 2)]
+    assert all((a.submit_time == b.submit_time).all() for a, b in zip(perturbed, again, strict=False))
+
+
+def test_a_workload_that_is_not_one_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "meta", "2", "venis")
+    assert code == 2
+    assert "did you mean 'venus'" in err
