@@ -177,12 +177,12 @@ class ControllerLive:
         features = [asdict(c) | {"unit": UNITS.get(c.feature, "")} for c in standing.contributions()]
         return {"features": features, "what_would_move_it": standing.moves()}
 
-    def around(self, job_id: int) -> dict[str, Any]:
+    def around(self, job_id: int, *, to_user: bool = False) -> dict[str, Any]:
         view = self.controller.view
         record = view.record(job_id) if view is not None else None
         if view is None or record is None:
             return {}
-        return {"ahead": view.ahead(job_id), "limits": self.controller.limits_seen.of(record)}
+        return {"ahead": view.ahead(job_id), "limits": self.controller.limits_seen.of(record, to_user=to_user)}
 
     def _ordered(self, job_id: int) -> Ordered | None:
         """The last tick's order, made ready once for all who ask about its jobs."""

@@ -334,7 +334,7 @@ def _explained(live: Live, view: QueueView, wanted: JobId, own: str | None) -> R
     standing = live.standing(job.job_id)
     past = live.past(job.job_id, job.submit_time)
     told = {"features": [], "what_would_move_it": [], "changes": past} | explanation(view, job) | standing
-    told |= {"ahead": {}, "limits": []} | live.around(job.job_id)
+    told |= {"ahead": {}, "limits": []} | live.around(job.job_id, to_user=own is not None)
     waited = live.waited(job.job_id, job.submit_time)
     told["held_back"] = causes(waited[1] if waited is not None else {})
     told["limit_advice"] = live.limit_advice(job.user, job.name, job.gpus, job.cpus, job.time_limit)

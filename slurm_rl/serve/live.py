@@ -64,8 +64,11 @@ class Live(Protocol):
         """What the user's finished jobs say of a time limit, if it is worth a word."""
         ...
 
-    def around(self, job_id: int) -> dict[str, Any]:
-        """Who is `ahead` of a pending job, by kind, and the `limits` that hold it back, with their numbers."""
+    def around(self, job_id: int, *, to_user: bool = False) -> dict[str, Any]:
+        """Who is `ahead` of a pending job, by kind, and the `limits` that hold it back, with their numbers.
+
+        A user does not see the numbers of others where Slurm's PrivateData hides them.
+        """
         ...
 
     def past(self, job_id: int, submit_time: int) -> list[dict[str, object]]:

@@ -36,6 +36,11 @@ class Binding:
     allowed: float
     used: float
     asked: float  # by this job
+    shared: bool = False  # counts what others use, too
+
+    def reached(self) -> str:
+        """What may be said of it to those who may not see what others use."""
+        return f"{self.owner}: the limit on {self.what} is reached"
 
     def __str__(self) -> str:
         more = f"; this job asks for {self.asked:g}" if self.asked else ""
@@ -93,39 +98,39 @@ def binding_limits(job: SlurmJob, text: str) -> list[Binding]:
     records = parse(text)
     rows = _of_qos(job, records) if named["who"] != "Assoc" else _of_association(job, records)
     found = []
-    for owner, fields, scope in rows:
+    for owner, fields, scope, personal in rows:
         if (named["each"] in ("PerUser", "PerAccount")) != (scope == "each"):
             continue
         for what, allowed, used, asked in _limits(fields, named["bound"], named["what"], scope, job):
             if used + asked > allowed:
-                found.append(Binding(owner, what, allowed, used, asked))
+                found.append(Binding(owner, what, allowed, used, asked, not personal))
     return sorted(found, key=lambda b: b.allowed - b.used)
 
 
-def _of_qos(job: SlurmJob, records: list[_Record]) -> Iterator[tuple[str, Mapping[str, str], str]]:
+def _of_qos(job: SlurmJob, records: list[_Record]) -> Iterator[tuple[str, Mapping[str, str], str, bool]]:
     for record in records:
         name = re.sub(r"\(\d+\)$", "", record.fields.get("QOS", ""))
         if record.kind != "qos" or name != job.qos:
             continue
-        yield f"QOS {name}", record.fields, "all"
+        yield f"QOS {name}", record.fields, "all", False
         for who, group in ((job.user, record.users), (job.account, record.accounts)):
             if who in group:
-                yield f"{who} in QOS {name}", group[who], "each"
+                yield f"{who} in QOS {name}", group[who], "each", group is record.users
 
 
-def _of_association(job: SlurmJob, records: list[_Record]) -> Iterator[tuple[str, Mapping[str, str], str]]:
-    """The user's own association, its account's, and those above it."""
+def _of_association(job: SlurmJob, records: list[_Record]) -> Iterator[tuple[str, Mapping[str, str], str, bool]]:
+    """The user's own association, its account's, and those above it; the last value: nobody else counts in it."""
     account, seen = job.account, set()
     mine = [r.fields for r in records if r.kind == "assoc"]
     for f in mine:
         if f.get("Account") == account and re.sub(r"\(\d+\)$", "", f.get("UserName", "")) == job.user:
-            yield f"user {job.user} in account {account}", f, "all"
+            yield f"user {job.user} in account {account}", f, "all", True
     while account and account not in seen:
         seen.add(account)
         row = next((f for f in mine if f.get("Account") == account and not f.get("UserName")), None)
         if row is None:
             return
-        yield f"account {account}", row, "all"
+        yield f"account {account}", row, "all", False
         account = re.sub(r"\(\d+\)$", "", row.get("ParentAccount", ""))
 
 

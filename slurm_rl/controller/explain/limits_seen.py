@@ -8,8 +8,10 @@ from typing import Any
 from slurm_rl.slurm.assoc_limits import binding_limits, is_limit
 from slurm_rl.slurm.client import SlurmClient
 from slurm_rl.slurm.model import SlurmJob, SlurmState
+from slurm_rl.slurm.text import setting
 
 _EVERY = 60.0  # seconds
+_HIDING = {"usage", "users", "accounts"}  # words of PrivateData that keep others' numbers from users
 
 
 class LimitsSeen:
@@ -18,12 +20,21 @@ class LimitsSeen:
     def __init__(self) -> None:
         self._text = ""
         self._read = 0.0
+        self._private = True
 
     def see(self, client: SlurmClient, state: SlurmState) -> None:
+        words = setting(state.config, "PrivateData").lower().replace(" ", "").split(",")
+        self._private = not _HIDING.isdisjoint(words)
         if not 0 <= state.taken - self._read < _EVERY and any(j.pending and is_limit(j.reason) for j in state.jobs):
             self._read = state.taken
             self._text = client.assoc_mgr()
 
-    def of(self, job: SlurmJob) -> list[dict[str, Any]]:
-        """The limits that hold a job back."""
-        return [asdict(b) | {"text": str(b)} for b in binding_limits(job, self._text)]
+    def of(self, job: SlurmJob, *, to_user: bool = False) -> list[dict[str, Any]]:
+        """The limits that hold a job back; to its user without others' numbers where PrivateData hides them."""
+        found = []
+        for limit in binding_limits(job, self._text):
+            hidden = to_user and self._private and limit.shared
+            numbers = {"allowed": None, "used": None} if hidden else {}
+            told = {name: value for name, value in asdict(limit).items() if name != "shared"}
+            found.append(told | numbers | {"text": limit.reached() if hidden else str(limit)})
+        return found

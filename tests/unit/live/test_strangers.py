@@ -20,7 +20,9 @@ from slurm_rl.controller.live import ControllerLive
 from slurm_rl.errors import InputError
 from slurm_rl.serve.ask import ask, reserved_path
 from slurm_rl.serve.gate import EACH, Gate
-from slurm_rl.serve.ranker import LARGEST_PRODUCT, Busy, Ranker, TooMuch
+from slurm_rl.serve.ranker import LARGEST_PRODUCT, Ranker, TooMuch
+from slurm_rl.serve.roles import NEEDED, OPEN
+from slurm_rl.serve.turns import Busy
 
 from .fake_slurm import FakeSlurm, a_job
 from .service import as_nobody, by_nobody, needs_root, raw, serving
@@ -179,9 +181,21 @@ def a_crowd(path: Path, threads: int = 30) -> Iterator[list[str]]:
         os.waitpid(child, 0)
 
 
+# What is asked for where a route alone would be refused at once.
+_ASKED = {
+    "/v1/queue": "/v1/queue?limit=1000&match=a&sort=wait",
+    "/v1/jobs/{job_id}/explain": "/v1/jobs/77/explain",
+    "/v1/when": "/v1/when?time_limit=600&gpus=1",
+    "/v1/pressure": "/v1/pressure?gpus=1&time_limit=600",
+    "/v1/measured": "/v1/measured?limit=1000&ended=86400",
+    "/v1/decisions": "/v1/decisions?limit=1000",
+    "/ui/{file}": "/ui/lib.js",
+}
+
+
 def _be_hostile(path: Path, threads: int, report: int) -> None:
-    routes = [b"GET /v1/queue?limit=1000", b"GET /v1/jobs/77/explain", b"POST /v1/rank", b"GET /metrics", b"GET /"]
-    routes += [b"PUT /v1/mode", b"POST /v1/submit", b"POST /v1/reload", b"GET /openapi.json", b"GET /readyz", b"GET /x"]
+    routes = [f"{method} {_ASKED.get(route, route)}".encode() for method, route in [*NEEDED, *OPEN]]
+    routes += [b"GET /v1/jobs/77/explain", b"POST /v1/rank", b"GET /x"]  # these cost most
     body = b'{"now":1,"jobs":[' + b",".join(
         b'{"id":%d,"submit_time":1,"time_limit":9}' % i for i in range(1, 301)
     ) + b'],"nodes":[{"count":600}]}'  # fmt: skip

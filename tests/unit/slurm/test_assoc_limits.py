@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from slurm_rl.controller.explain.limits_seen import LimitsSeen
+from slurm_rl.controller.live import SAMPLE, described
 from slurm_rl.slurm.assoc_limits import binding_limits, is_limit
 from slurm_rl.slurm.model import SlurmJob
 
@@ -80,3 +83,37 @@ def test_reasons_that_are_limits() -> None:
     assert is_limit("QOSGrpGRES")
     assert is_limit("(AssocMaxJobsLimit)")
     assert not is_limit("Resources")
+
+
+class Told:
+    """A client that tells SAID of its limits."""
+
+    def assoc_mgr(self) -> str:
+        return SAID
+
+
+@pytest.mark.parametrize(
+    ("reason", "private", "numbers"),
+    [
+        ("AssocGrpGRES", "none", True),
+        ("AssocGrpGRES", "jobs", True),
+        ("AssocGrpGRES", "jobs,usage", False),
+        ("AssocGrpGRES", "accounts", False),
+        ("QOSGrpGRES", "Usage,Users", False),
+        ("QOSMaxGRESPerUser", "jobs,usage,users,accounts", True),
+        ("AssocMaxJobsLimit", "usage", True),
+    ],
+)
+def test_a_user_sees_others_numbers_only_where_slurm_shows_them(reason: str, private: str, numbers: bool) -> None:
+    """What only the user's own jobs count in is always told; admins see everything."""
+    job, seen = a_job(reason), LimitsSeen()
+    state = described(SAMPLE)
+    state = msgspec.structs.replace(state, jobs=(msgspec.structs.replace(job, state="PENDING"),))
+    seen.see(Told(), msgspec.structs.replace(state, config={"PrivateData": private}))  # type: ignore[arg-type]
+    (limit,) = seen.of(job, to_user=True)
+    (whole,) = seen.of(job)
+    assert whole["used"] is not None
+    assert (limit == whole) is numbers
+    if not numbers:
+        assert limit["used"] is limit["allowed"] is None
+        assert limit["text"] == f"{whole['owner']}: the limit on GPUs is reached"
