@@ -12,6 +12,7 @@ import typer
 from slurm_rl.errors import InputError
 
 if TYPE_CHECKING:
+    from slurm_rl.backfill.slurm_settings import SlurmSettings
     from slurm_rl.config import Config
     from slurm_rl.domain.cluster import Cluster
     from slurm_rl.evaluate.auto import Auto
@@ -25,7 +26,7 @@ _HELP = """Choose the policy of each partition by replays of its past.
 Candidates are Slurm's own order (also with tuned weights), sjf-age@user, saf@user, wfp3@user, and a model: as trained,
 with a lane for its oldest jobs, and in its styles. The best that keeps the promise beyond chance is chosen; Slurm's own
 order where none is better. What is in charge stays unless another is clearly better. With policy = "auto" a running
-service takes the choice over at its next tick; in enforce mode a change must pass the promotion gate first.
+service takes the choice over at its next tick. A change must pass the promotion gate first.
 
 Examples:
 
@@ -110,7 +111,7 @@ def auto(
     if from_slurm == (trace is not None):
         raise InputError("give either --from-slurm or --trace FILE")
     settings = load(config).config
-    past, where, weights = _past(settings, days, trace, cluster)
+    past, where, weights, site = _past(settings, days, trace, cluster)
     file = AutoFile(Path(settings.state_dir))
     before = file.read().chosen
     options: dict[str, Any] = {"weights": weights, "influence": settings.influence, "before": before, "seed": seed}
@@ -122,13 +123,13 @@ def auto(
             model=parse_policy(f"rl:{model}") if model else None,
             promise=parse_promise(settings.promise or DEFAULT),
             replicates=replicates,
+            slurm=site,
             on_progress=on_progress,
             **options,
         )
-    chosen, refused = found.chosen, list[str]()
-    if settings.mode == "enforce":
-        policies = {name: candidate.policy for name, candidate in found.candidates.items()}
-        chosen, refused = pass_gate(chosen, before, policies, past, where, settings.influence, weights)
+    # Shadow mode shows what enforce mode would do, so that a choice is never put in charge ungated by a change of mode.
+    policies = {name: candidate.policy for name, candidate in found.candidates.items()}
+    chosen, refused = pass_gate(found.chosen, before, policies, past, where, settings.influence, weights, site)
     value: dict[str, Any] = {
         "time": time.time(),
         "jobs": len(past),
@@ -152,14 +153,15 @@ def auto(
 
 def _past(
     settings: Config, days: float, trace: Path | None, cluster: Path | None
-) -> tuple[Trace, Cluster, dict[str, float] | None]:
-    """The past, its cluster, and the site's own weights (None: the usual ones)."""
+) -> tuple[Trace, Cluster, dict[str, float] | None, SlurmSettings | None]:
+    """The past, its cluster, the site's own weights (None: the usual ones) and its scheduler's settings."""
     if trace is not None:
         from slurm_rl.traces.read import read_trace
         from slurm_rl_sim.replay import find_cluster
 
         past = read_trace(trace)
-        return past, find_cluster(past, trace, cluster), None
+        return past, find_cluster(past, trace, cluster), None, None
+    from slurm_rl.backfill.slurm_settings import site_settings
     from slurm_rl.controller.slurm_snapshot import site_weights
     from slurm_rl.slurm.cli import CliClient
     from slurm_rl.traces.site import history_trace, site_cluster
@@ -169,4 +171,4 @@ def _past(
     nodes, _ = site_cluster(state.nodes, state.cluster)
     own = site_weights(state.weights)
     past = history_trace(client.history(now - days * 86_400, now), state.cluster)
-    return past, nodes, own if sum(own.values()) else None
+    return past, nodes, own if sum(own.values()) else None, site_settings(state.config)

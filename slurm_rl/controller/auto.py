@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from slurm_rl.backfill.slurm_settings import SlurmSettings
 from slurm_rl.controller.live_policy import AUTO, LivePolicy
 from slurm_rl.controller.promote import judge
 from slurm_rl.controller.slurm_snapshot import LiveQueue
@@ -90,6 +91,7 @@ def pass_gate(
     cluster: Cluster,
     influence: float,
     weights: dict[str, float] | None,
+    slurm: SlurmSettings | None = None,
 ) -> tuple[dict[str, str], list[str]]:
     """The choice with only those changes that pass the promotion gate on the past, and why others do not."""
     taken, refused = dict(chosen), []
@@ -100,9 +102,8 @@ def pass_gate(
         if name == old or policies.get(name, own).name == OWN:
             continue  # Slurm's own order needs no leave
         if (old, name) not in judged:
-            verdict = judge(
-                prepare(past, cluster), policies.get(old, own), policies[name], influence=influence, weights=weights
-            )
+            both = (policies.get(old, own), policies[name])
+            verdict = judge(prepare(past, cluster), *both, influence=influence, weights=weights, slurm=slurm)
             judged[old, name] = verdict.objections
         if judged[old, name]:
             taken[partition] = old

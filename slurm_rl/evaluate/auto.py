@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from slurm_rl.backfill.slurm_settings import SlurmSettings
 from slurm_rl.domain.cluster import Cluster
 from slurm_rl.domain.promise import DEFAULT, Promise, parse_promise
 from slurm_rl.domain.sizes import pools_of
@@ -31,7 +32,9 @@ from slurm_rl_sim.result import Result
 OWN, TUNED = "multifactor", "multifactor, tuned"
 HEURISTICS = ("sjf-age@user", "saf@user", "wfp3@user")
 LEAST_JOBS = 100  # of a pool's past: fewer tell nothing
-_REPLICATES, _STRETCHES = 3, 4
+_REPLICATES, _STRETCHES = 6, 4
+_AS_IT_WAS = 2  # replicates with each user's jobs when they came; in the others users are moved in time
+_DAY = 86_400
 _GAIN = 0.03  # a change must be worth so much, in logarithms, beyond one standard error
 _WORSE = 3.0  # a figure that is worse than under Slurm's own order counts so many times
 _IDLE = 60.0  # seconds: where the mean wait is shorter, any order will do
@@ -136,37 +139,60 @@ def figures(result: Result, picked: Array) -> dict[str, float]:
     }
 
 
+def varied(past: Trace, number: int, seed: int) -> Trace:
+    """The past, then with jittered gaps, then with users moved by whole days within it.
+
+    A few queues decide what a short past says. Who meets whom is chance: users who come on other days make other queues
+    of the same jobs at the same times of day.
+    """
+    if number < _AS_IT_WAS:
+        return replicate(past, number, seed)
+    dice = np.random.default_rng([seed, number, 23])
+    first, last = past.span()
+    days = (last - first) // _DAY
+    step, span = (_DAY, days * _DAY) if days >= 2 else (3600, max((last - first) // 3600, 1) * 3600)
+    shift = dice.integers(span // step, size=len(past.user.names) + 1)[past.user.codes] * step
+    noise = dice.integers(-300, 301, size=len(past))
+    submit = np.clip((past.submit_time - first + shift) % span + noise, 0, span) + first
+    moved = replace(past, submit_time=submit, deadline=np.full(len(past), -1, dtype=np.int64))
+    return moved.take(np.argsort(submit, kind="stable"))
+
+
 def judge(
     past: Trace,
     cluster: Cluster,
     contenders: Mapping[str, Candidate],
     backfill: str,
-    placement: str = "best-fit",
+    placement: str | None = None,
     *,
     promise: Promise | None = None,
     influence: float = 1.0,
     replicates: int = _REPLICATES,
     seed: int = 0,
+    slurm: SlurmSettings | None = None,
     on_progress: Callable[[str, float], None] | None = None,
 ) -> list[tuple[int, float, tuple[Standing, ...]]]:
-    """For each pool: its jobs, its mean wait under Slurm's own order, and how each candidate stands to it."""
+    """For each pool, then for all jobs: their number, mean wait under Slurm's own order, how candidates stand to it.
+
+    Without a `placement`, jobs go where the backfill rule's own placement puts them; `slurm`: settings of a site.
+    """
     promise = promise if promise is not None else parse_promise(DEFAULT)
     count = len(pools(cluster))
-    rows: dict[str, list[list[list[dict[str, float]]]]] = {name: [[] for _ in range(count)] for name in contenders}
-    jobs, waits = np.zeros(count, dtype=np.int64), np.zeros(count)
+    rows: dict[str, list[list[list[dict[str, float]]]]] = {name: [[] for _ in range(count + 1)] for name in contenders}
+    jobs, waits = np.zeros(count + 1, dtype=np.int64), np.zeros(count + 1)
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as threads:
         for number in range(replicates):
-            case = prepare(replicate(past, number, seed), cluster, seed=seed)
+            case = prepare(varied(past, number, seed), cluster, seed=seed)
             pool, submit = pool_of_jobs(case), case.trace.submit_time
 
             def run(candidate: Candidate, case: Prepared = case) -> Result:
                 weights = dict(candidate.weights) if candidate.weights else None
-                how = {"placement": placement, "influence": influence, "weights": weights}
+                how = {"placement": placement, "influence": influence, "weights": weights, "slurm": slurm}
                 return replay(case, [Contender(candidate.policy, backfill)], **how)[0].result  # type: ignore[arg-type]
 
             for name, result in zip(contenders, threads.map(run, contenders.values()), strict=True):
-                for p in range(count):
-                    mine = pool == p
+                for p in range(count + 1):
+                    mine = pool == p if p < count else pool >= 0
                     if not mine.any():
                         continue
                     edges = np.quantile(submit[mine], np.linspace(0, 1, _STRETCHES + 1))[1:-1]
@@ -179,7 +205,7 @@ def judge(
             if on_progress is not None:
                 on_progress("auto", (number + 1) / replicates)
     found = []
-    for p in range(count):
+    for p in range(count + 1):
         table = tuple(_standing(name, rows[name][p], rows[OWN][p], promise) for name in contenders if rows[OWN][p])
         found.append((int(jobs[p]), float(waits[p]), table))
     return found
@@ -213,19 +239,29 @@ def _price(logs: Mapping[str, float]) -> float:
     return sum(GOALS[k] * each[k] for k in GOALS) / sum(GOALS.values())
 
 
-def choose(partitions: tuple[str, ...], jobs: int, wait: float, table: Sequence[Standing], before: str = "") -> Choice:
-    """The best candidate that keeps the promise; what was in charge stays unless another one is clearly better."""
+def choose(
+    partitions: tuple[str, ...], jobs: int, wait: float, table: Sequence[Standing], before: str = "", usual: str = ""
+) -> Choice:
+    """The best candidate that keeps the promise; what was in charge stays unless another one is clearly better.
+
+    `usual` suits the site as a whole: where nothing is in charge yet, it stands in the pool if it does no harm there,
+    for a pool's few queues tell less than those of all.
+    """
     standing = {s.candidate: s for s in table}
     if jobs < LEAST_JOBS or wait < _IDLE:
         told = f"{jobs} jobs tell nothing" if jobs < LEAST_JOBS else "nobody waits"
         return Choice(partitions, before or OWN, before, told, jobs, tuple(table))
     held = before if before in standing and standing[before].keeps else OWN
+    if held == OWN and usual in standing and standing[usual].keeps and standing[usual].price < 0:
+        held = usual
     best = min((s for s in table if s.keeps), key=lambda s: s.price)
     gain = standing[held].price - best.price
     doubt = math.hypot(best.price_error, standing[held].price_error if held != OWN else 0.0)
     if best.candidate == held or gain <= _GAIN + doubt:
         others = sum(not s.keeps for s in table)
         why = f"no other is better beyond chance ({others} of {len(table)} do not keep the promise)"
+        if held == usual != before:
+            why = f"suits the site as a whole, and {why}"
         return Choice(partitions, held, before, why, jobs, tuple(table))
     why = f"better than {held} by {1 - math.exp(-gain):.0%} (goals; chance {doubt:.0%})"
     return Choice(partitions, best.candidate, before, why, jobs, tuple(table))
@@ -235,7 +271,7 @@ def auto(
     past: Trace,
     cluster: Cluster,
     backfill: str,
-    placement: str = "best-fit",
+    placement: str | None = None,
     *,
     model: PolicySpec | None,
     weights: Mapping[str, float] | None = None,
@@ -245,22 +281,25 @@ def auto(
     replicates: int = _REPLICATES,
     seed: int = 0,
     tune: bool = True,
+    slurm: SlurmSettings | None = None,
     on_progress: Callable[[str, float], None] | None = None,
 ) -> Auto:
     """Chooses for each pool, by its past alone; `before` says what is in charge, by partition."""
-    tuned = tuned_weights(prepare(past, cluster, seed=seed), backfill, placement) if tune else {}
+    tuned = tuned_weights(prepare(past, cluster, seed=seed), backfill, placement, slurm) if tune else {}
     contenders = candidates(model, weights, tuned)
     how: dict[str, Any] = {"promise": promise, "influence": influence, "replicates": replicates, "seed": seed}
+    how["slurm"] = slurm
     judged = judge(past, cluster, contenders, backfill, placement, on_progress=on_progress, **how)
+    usual = choose((), *judged[-1]).chosen
     choices = [
-        choose(names, *found, before=(before or {}).get(names[0], ""))
-        for names, found in zip(pools(cluster), judged, strict=True)
+        choose(names, *found, before=(before or {}).get(names[0], ""), usual=usual)
+        for names, found in zip(pools(cluster), judged[:-1], strict=True)
     ]
     return Auto(tuple(choices), contenders, tuned)
 
 
 def replay_auto(
-    prepared: Prepared, found: Auto, backfill: str, placement: str = "best-fit", influence: float = 1.0
+    prepared: Prepared, found: Auto, backfill: str, placement: str | None = None, influence: float = 1.0
 ) -> Run:
     """The chosen policies on a prepared trace; each pool's jobs run as in the replay of its own policy.
 

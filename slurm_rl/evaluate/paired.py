@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from slurm_rl.backfill.slurm_settings import SlurmSettings
 from slurm_rl.domain.cluster import Cluster
 from slurm_rl.errors import InputError
 from slurm_rl.kernel.arrays import Array
@@ -50,7 +51,9 @@ class PolicyFigures:
     high: dict[str, float]
 
 
-def tuned_weights(prepared: Prepared, backfill: str, placement: str) -> dict[str, float]:
+def tuned_weights(
+    prepared: Prepared, backfill: str, placement: str | None = None, slurm: SlurmSettings | None = None
+) -> dict[str, float]:
     """Slurm's weights that do best on a workload (mean BSLD x mean wait), of a grid of age, fairshare and job size."""
     contender = Contender(parse_policy("multifactor"), backfill)
     best, best_price = {}, math.inf
@@ -60,7 +63,7 @@ def tuned_weights(prepared: Prepared, backfill: str, placement: str) -> dict[str
         if age == fairshare == 0.0:
             continue
         weights = {"age": age, "fairshare": fairshare, "job_size": size}
-        found = replay(prepared, [contender], placement=placement, weights=weights)[0].metrics
+        found = replay(prepared, [contender], placement=placement, weights=weights, slurm=slurm)[0].metrics
         price = _positive(found["mean_bsld"]) * _positive(found["mean_wait"])
         if price < best_price:
             best, best_price = weights, price

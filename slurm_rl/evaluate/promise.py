@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from slurm_rl.backfill.catalogue import RULES
 from slurm_rl.domain.promise import Promise
 from slurm_rl.domain.trust import LEAST, Trust, compared
 from slurm_rl.kernel.arrays import Array
+from slurm_rl.place.outside import find_placement
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl_sim.metrics import metrics
 from slurm_rl_sim.replay import Contender, Prepared, Run, replay
@@ -40,12 +42,13 @@ def supervised(
     promise: Promise,
     own: Result,
     *,
-    placement: str = "best-fit",
+    placement: str | None = None,
     influence: float = 1.0,
     weights: dict[str, float] | None = None,
 ) -> Kept:
     """Replays a policy whose influence on each pool follows the promise."""
     began = time.perf_counter()
+    where = find_placement(placement or RULES[contender.backfill].placement)
     # A pool may be Slurm's own at any time, so no order is a fixed one and everybody's usage counts.
     policy = replace(contender.policy, starve_age=min(contender.policy.starve_age, 1e15))
     simulation = Simulation(
@@ -53,7 +56,7 @@ def supervised(
         prepared.trace.run_time,
         policy,
         backfill=contender.backfill,
-        placement=placement,
+        placement=where,
         influence=influence,
         weights=weights,
     )
@@ -92,12 +95,12 @@ def supervised(
     seconds = time.perf_counter() - began
     name = f"{contender.policy.name}, promise"
     speed = len(prepared.trace) / max(seconds, 1e-9)
-    run = Run(name, contender.backfill, placement, metrics(result), seconds, speed, 0.0, result)
+    run = Run(name, contender.backfill, where, metrics(result), seconds, speed, 0.0, result)
     return Kept(run, held / max(looks, 1), lowered)
 
 
 def own_run(
-    prepared: Prepared, backfill: str, placement: str = "best-fit", weights: dict[str, float] | None = None
+    prepared: Prepared, backfill: str, placement: str | None = None, weights: dict[str, float] | None = None
 ) -> Run:
     """Slurm's own order on the same jobs."""
     return replay(prepared, [Contender(parse_policy("multifactor"), backfill)], placement=placement, weights=weights)[0]

@@ -23,6 +23,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from slurm_rl.domain.cluster import Cluster, NodeClass, read_cluster
+from slurm_rl.errors import unknown_name
 from slurm_rl.evaluate.fit import FIGURES, fit
 from slurm_rl.evaluate.goals import GOALS, price
 from slurm_rl.evaluate.paired import OPPONENTS, before, compare, gap_closed, replicate, tuned_weights
@@ -32,6 +33,7 @@ from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT
 from slurm_rl.policy.registry import PolicySpec, in_style, learned, parse_policy
 from slurm_rl.studies.places import bundled, public
 from slurm_rl.traces.generate import WorkloadSpec, generate
+from slurm_rl.traces.limits import typed_limits
 from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.trace import Labels, Trace
 from slurm_rl.train.module import PARTS, QueueNet
@@ -67,10 +69,18 @@ def workload(name: str) -> tuple[Trace, Cluster, str]:
         trace = trace.take(np.flatnonzero(trace.partition.codes == trace.partition.names.index("cluster04")))
         nodes = (NodeClass(68, gpus=8, partition="cluster04"), NodeClass(1, gpus=6, partition="cluster04"))
         return trace, Cluster("550 GPUs", nodes), "0.3:1"
-    path = public() / ("helios_venus_sept2020.csv.gz" if name == "venus" else "pwa_ricc_2010.csv.gz")
+    if name.startswith("itp"):
+        itp = read_trace(public() / "microsoft_itp_2021.csv.gz")
+        return *_itp(itp, f"cluster{name.removeprefix('itp')}"), "0.3:1"
+    if name not in ("venus", "venus-no-limits", "ricc"):
+        raise unknown_name("workload", name, [*WORKLOADS, "venus-no-limits", "itp05"])
+    path = public() / ("pwa_ricc_2010.csv.gz" if name == "ricc" else "helios_venus_sept2020.csv.gz")
     trace = read_trace(path)
     cluster = find_cluster(trace, path, None)
-    if name == "venus":
+    if name == "venus-no-limits":  # everybody asks for a week: limits tell nothing, of run times or to backfill
+        wished = np.full(len(trace), 7.0 * DAY)
+        trace = replace(trace, time_limit=typed_limits(np.maximum(trace.run_time, 1), wished))
+    if name != "ricc":
         return trace, cluster, "0.6:1"
     days = (trace.submit_time > 20 * DAY) & (trace.submit_time < 35 * DAY)
     return trace.take(np.flatnonzero(days)), cluster, "0.3:1"
@@ -120,13 +130,8 @@ def development_traces() -> Iterator[tuple[str, Trace, Cluster, str]]:
     """Real workloads that are neither trained on nor in the table: to choose between models by."""
     itp = read_trace(public() / "microsoft_itp_2021.csv.gz")
     for code, name in enumerate(itp.partition.names):
-        part = itp.take(np.flatnonzero(itp.partition.codes == code))
-        if name == "cluster04" or len(part) < 2500:
-            continue
-        first, last = part.span()
-        busy = float((np.maximum(part.run_time, 0) * part.num_gpus).sum()) / (last - first)
-        nodes = max(int(busy / 0.9 / 8), math.ceil(part.num_gpus.max() / 8), 8)
-        yield f"itp {name}", part, Cluster(name, (NodeClass(nodes, gpus=8, partition=name),)), "0.3:1"
+        if name != "cluster04" and int((itp.partition.codes == code).sum()) >= 2500:
+            yield f"itp {name}", *_itp(itp, name), "0.3:1"
     yield from stretches(45, 70, 95, 120)
     cedar = read_trace(public() / "drac_cedar_2021_queued.csv.gz")
     cedar = cedar.take(np.flatnonzero((cedar.num_gpus == 0) & (cedar.run_time >= 0)))
@@ -136,6 +141,17 @@ def development_traces() -> Iterator[tuple[str, Trace, Cluster, str]]:
     count = len(cedar)
     cedar = replace(cedar, partition=Labels.blank(count), mem_gb=np.zeros(count))
     yield "cedar", cedar, Cluster("cedar", (NodeClass(nodes, cpus=32, mem_gb=1e5),)), "0.3:0.6"
+
+
+def _itp(itp: Trace, name: str) -> tuple[Trace, Cluster]:
+    """One of ITP's clusters, shrunk to a load of 0.9."""
+    if name not in itp.partition.names:
+        raise unknown_name("cluster of ITP", name, itp.partition.names)
+    part = itp.take(np.flatnonzero(itp.partition.codes == itp.partition.names.index(name)))
+    first, last = part.span()
+    busy = float((np.maximum(part.run_time, 0) * part.num_gpus).sum()) / (last - first)
+    nodes = max(int(busy / 0.9 / 8), math.ceil(part.num_gpus.max() / 8), 8)
+    return part, Cluster(name, (NodeClass(nodes, gpus=8, partition=name),))
 
 
 def stretches(*first_days: int) -> Iterator[tuple[str, Trace, Cluster, str]]:

@@ -10,7 +10,7 @@ import pytest
 
 from slurm_rl.domain.cluster import Cluster, NodeClass, write_cluster
 from slurm_rl.domain.promise import parse_promise
-from slurm_rl.evaluate.auto import OWN, Standing, auto, candidates, choose, replay_auto
+from slurm_rl.evaluate.auto import OWN, Standing, auto, candidates, choose, replay_auto, varied
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.traces.generate import WorkloadSpec, generate
 from slurm_rl.traces.native import write_native
@@ -52,6 +52,32 @@ def test_what_is_in_charge_stays_unless_another_is_clearly_better() -> None:
     assert choose(("p",), 500, 900.0, better, before="a").chosen == "b"
     broken = [OWN_STANDS, standing("a", -0.30, keeps=False), standing("b", -0.2)]
     assert choose(("p",), 500, 900.0, broken, before="a").chosen == "b", "it keeps the promise no more"
+
+
+def test_what_suits_the_site_stands_in_a_pool_that_tells_little() -> None:
+    table = [OWN_STANDS, standing("a", -0.05, error=0.2), standing("b", -0.20, error=0.2)]
+    assert choose(("p",), 500, 900.0, table).chosen == OWN, "chance alone"
+    found = choose(("p",), 500, 900.0, table, usual="a")
+    assert found.chosen == "a"
+    assert "suits the site" in found.why
+    clear = [OWN_STANDS, standing("a", -0.05), standing("b", -0.20)]
+    assert choose(("p",), 500, 900.0, clear, usual="a").chosen == "b", "better than what suits the site"
+    harms = [OWN_STANDS, standing("a", 0.05), standing("c", -0.3, keeps=False)]
+    assert choose(("p",), 500, 900.0, harms, usual="a").chosen == OWN
+    assert choose(("p",), 500, 900.0, harms, usual="c").chosen == OWN
+    assert choose(("p",), 500, 900.0, table, before="b", usual="a").chosen == "b", "what is in charge stays"
+
+
+def test_replicates_hold_the_same_jobs_on_other_days() -> None:
+    trace = _two_pools()
+    assert varied(trace, 0, 0) is trace
+    moved = varied(trace, 3, 0)
+    assert sorted(moved.job_id.tolist()) == sorted(trace.job_id.tolist())
+    assert moved.span()[1] <= trace.span()[1]
+    run = dict(zip(trace.job_id.tolist(), trace.run_time.tolist(), strict=True))
+    assert [run[j] for j in moved.job_id.tolist()] == moved.run_time.tolist()
+    assert not np.array_equal(moved.submit_time, trace.submit_time)
+    assert np.array_equal(varied(trace, 3, 0).submit_time, moved.submit_time)
 
 
 def test_the_candidates_are_what_was_promised() -> None:

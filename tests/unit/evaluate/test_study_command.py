@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from slurm_rl.cli import main
@@ -46,14 +47,14 @@ def test_it_lists_what_is_missing(capsys: pytest.CaptureFixture[str], tmp_path: 
 def test_all_goes_on_past_what_is_missing(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from slurm_rl.studies import decision, placement
+    from slurm_rl.studies import decision, placement, standing
 
     asked: list[tuple[str, ...]] = []
-    for module in (policy, placement, decision):  # the tables themselves take minutes to hours
+    for module in (policy, placement, decision, standing):  # the tables themselves take minutes to hours
         monkeypatch.setattr(module, "main", lambda *given: (asked.append(given), print("a table")))
     code, out, err = run(capsys, "all", "--traces", str(tmp_path), "--out", str(tmp_path / "paper"), "--json")
     assert code == 0
-    assert asked == [("styles", "easy", "8"), ("weights", "2"), ("orders",), ()]
+    assert asked == [("machines", "easy", "3"), ("styles", "easy", "8"), ("weights", "2"), ("orders",), ()]
     assert (tmp_path / "paper" / "styles.txt").read_text(encoding="utf-8") == "a table\n"
     assert "table-easy: missing: helios_venus_sept2020.csv.gz" in err
     assert {r["name"] for r in json.loads(out)} == set(STUDIES)
@@ -82,6 +83,36 @@ def test_orders_of_gpu_types_are_tried_on_the_requests_of_a_replay() -> None:
     assert 0.0 < load(prepared) < 20.0
 
 
+def test_the_standing_table_has_every_row(capsys: pytest.CaptureFixture[str]) -> None:
+    from slurm_rl.studies import standing
+
+    trace, cluster, _ = policy.workload("hetero")
+    part = trace.take(np.arange(600))
+    logs = standing.table(iter([("part", part, cluster, "0.5:1")]), "easy", 1, tune=False)
+    assert set(logs) == {standing.FITTED, standing.LANE, standing.KEPT, standing.AUTO, *standing.HEURISTICS}
+    said = capsys.readouterr().out
+    assert "auto to the best heuristic of each: BSLD" in said
+    assert said.count("users ") == 2 * len(logs), "each row of the workload, and each of the means"
+
+
+def test_the_hidden_layers_are_taken_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    from slurm_rl.policy.checkpoint import find_model, load_model
+    from slurm_rl.policy.registry import learned
+    from slurm_rl.studies import hidden
+    from slurm_rl_sim.replay import prepare
+
+    model = load_model(find_model("default"))
+    trace, cluster, _ = policy.workload("hetero")
+    prepared = prepare(trace.take(np.arange(400)), cluster)
+    nets = dict(list(hidden.variants(model).items())[:3])
+    rows = hidden.worth(nets, learned(model), [prepared], "easy")
+    assert set(rows["as trained"].values()) == {0.0}
+    assert any(rows["no hidden layers"].values())
+    shares = hidden.far(model, learned(model), prepared, "easy")
+    assert all(0.0 <= part <= 1.0 for part, _ in shares.values())
+    assert shares["on_gpu"][0] == 0.0, "training has seen jobs with and without GPUs"
+
+
 def test_the_bundled_trace_is_found() -> None:
     trace, cluster, window = policy.workload("hetero")
     assert (len(trace), cluster.gpus, window) == (12_000, 448, "0.3:1")
@@ -90,7 +121,7 @@ def test_the_bundled_trace_is_found() -> None:
 def test_the_guides_name_studies_that_exist() -> None:
     first = {"table", "development", "stretches", "styles", "hindsight", "controls", "ablations", "estimator"}
     found = 0
-    for guide in ("learning.md", "placement.md", "studies.md"):
+    for guide in ("learning.md", "auto.md", "placement.md", "studies.md"):
         text = (ROOT / "docs" / guide).read_text(encoding="utf-8")
         assert "PYTHONPATH" not in text
         for name, argument in re.findall(r"slurm-rl study ([a-z-]+)\s+([^\s`]*)", text):
