@@ -94,11 +94,14 @@ def find(rows: Sequence[Row], settings: Settings) -> Findings:
         first, second = [p for p in learners if p[1] == budget][:2]
         lead = _lead(rows, first, second)
         what = "jobs played" if budget == "jobs" else "time"
-        summary.append(
-            f"At equal {what}: {first[0]} learns best, slowdown ×{cell(score[first])} of {BASE}; "
-            + (f"ahead of {second[0]} beyond chance" if lead.high < 1 else f"not ahead of {second[0]} beyond chance")
-            + f" (×{cell(lead)})."
-        )
+        if lead.high < 1:
+            said = (
+                f"{first[0]} learns best, slowdown ×{cell(score[first])} of {BASE}, ahead of {second[0]} beyond chance"
+            )
+        else:
+            said = (f"nobody is ahead beyond chance; {first[0]} comes first, slowdown ×{cell(score[first])} of {BASE}, "
+                    f"then {second[0]}")  # fmt: skip
+        summary.append(f"At equal {what}: {said} (×{cell(lead)}).")
     best = learners[0]
     for name in ("rl:default", "sjf-age@user"):
         if (name, "none") in score:

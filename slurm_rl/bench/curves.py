@@ -27,5 +27,14 @@ def draw_curves(
         found = np.interp(xs, at, value) if at else np.zeros(_POINTS)
         series.append([float(v) if ok else None for v, ok in zip(found, inside, strict=True)])
     looks = [Look(n, *COLOURS[i % len(COLOURS)], SHAPES[i % len(SHAPES)], False, False) for i, n in enumerate(lines)]
-    chart = Chart(name, title, "", "lines", Axis(x, "count"), Axis(y, unit), xs.tolist(), [Panel("", series)])
+    chart = Chart(
+        name,
+        f"{title}: {y}",
+        "",
+        "lines",
+        Axis(x, "count"),
+        Axis(y, unit, zero=False),
+        xs.tolist(),
+        [Panel("", series)],
+    )
     return Drawing(name, f"{title}: {y} by {x}.{note and ' '}{note}", *standalone(chart, looks))

@@ -16,6 +16,7 @@ class Axis:
     name: str
     unit: str
     log: bool = False
+    zero: bool = True  # whether a linear axis begins at 0
 
 
 @dataclass(frozen=True, slots=True)

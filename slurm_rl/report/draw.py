@@ -67,7 +67,10 @@ def _lines(chart: Chart, panel: Panel, index: int, looks: list[Look], width: flo
     x = Scale(xs[0] if chart.x.log else 0.0, xs[-1], frame.left, frame.right, chart.x.log)
     known = [v for s in panel.series for v in s if v is not None]
     low, high = 0.0, max(known, default=1.0) or 1.0
-    if chart.y.unit == "share":
+    if not chart.y.zero:
+        air = 0.08 * (high - min(known, default=0.0)) or 0.05 * high
+        low, high = min(known, default=0.0) - air, high + air
+    elif chart.y.unit == "share":
         high = 1.0 if high > 0.5 else high * 1.05
         if chart.x.log:  # a distribution: most jobs may not wait at all, and the picture would be empty below
             low = min(math.floor(min(known, default=0.0) * 10 - 1e-9) / 10, 0.9)

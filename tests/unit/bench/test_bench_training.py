@@ -53,6 +53,9 @@ def test_agents_are_compared_on_the_same_stretches() -> None:
     assert found.figures["slowdown"]["ppo/jobs"] == pytest.approx([0.5] * 3, abs=1e-3)
     assert "ppo learns best" in found.summary[1]
     assert "ahead of sac beyond chance" in found.summary[1]
+    for row in rows:  # and nobody wins where all are alike
+        row["slowdown"] = 5.0 if row["budget"] == "jobs" else row["slowdown"]
+    assert "nobody is ahead beyond chance" in agents.find(rows, SETTINGS).summary[1]
     assert [d.name for d in found.drawings] == ["learning_curves_jobs", "learning_curves_jobs_seconds", "agents"]
     assert len(found.files["learning_curves.csv"]) == 8
 
