@@ -14,10 +14,11 @@ from pathlib import Path
 
 from slurm_rl.errors import InputError, SlurmError
 from slurm_rl.lab import clock, conf, processes, programs, requirements, roots, service, state
+from slurm_rl.lab.patience import LONGEST, STILL, Patience, cpu_seconds
 from slurm_rl.lab.spec import Auth, LabSpec, PluginMode, check_directory
 from slurm_rl.slurm.command import not_installed
 
-_START_SECONDS = 60.0
+_COMMAND_SECONDS = 60.0
 _ATTEMPTS = 3
 
 
@@ -337,7 +338,7 @@ class _Starter:
                 "--skip-name-resolve",
             ],
         )
-        code = processes.wait(process, _START_SECONDS)
+        code = processes.wait(process, LONGEST)
         if code != 0:
             raise SlurmError(f"{name} ended with code {code}: {self._last_words(name)}")
         self.state = replace(self.state, processes=tuple(p for p in self.state.processes if p != process))
@@ -377,17 +378,17 @@ class _Starter:
         return True
 
     def _output(self, *command: str) -> str:
-        return Lab(self.state).run(*command, timeout=_START_SECONDS)
+        return Lab(self.state).run(*command, timeout=_COMMAND_SECONDS)
 
     def _until(self, what: str, ready: Callable[[], bool], process: processes.Process | None = None) -> None:
-        deadline = time.monotonic() + _START_SECONDS
+        watched = [process] if process else self.state.processes
+        patience = Patience(lambda: cpu_seconds(watched), STILL)
         while not ready():
-            watched = [process] if process else self.state.processes
             dead = [p.name for p in watched if not p.alive()]
             if dead:
                 raise SlurmError(f"{dead[0]} ended while starting: {self._last_words(dead[0])}")
-            if time.monotonic() > deadline:
-                raise SlurmError(f"waited {_START_SECONDS:.0f} s in vain until {what}; see {self.directory}/log")
+            if patience.over():
+                raise SlurmError(f"waited {patience.waited:.0f} s in vain until {what}; see {self.directory}/log")
             time.sleep(0.05)
 
     def _last_words(self, name: str) -> str:

@@ -17,6 +17,7 @@ from slurm_rl.errors import InputError, SlurmError
 from slurm_rl.lab.cluster import lab_nodes, node_names, stand_ins
 from slurm_rl.lab.lab import Lab, up
 from slurm_rl.lab.observed import Observed, result_of_run
+from slurm_rl.lab.patience import Patience, cpu_seconds
 from slurm_rl.lab.spec import LabSpec, PluginMode
 from slurm_rl.lab.submit import Manner
 from slurm_rl.lab.watch import Outcome, Site, run_trace, site_of
@@ -30,7 +31,6 @@ RULE, PLACEMENT = "sched/backfill", "cons_tres"  # what a real Slurm runs under,
 OWN_ORDERS = ("fcfs", "multifactor")  # Slurm's own: by submission, and by its weights
 SCHEDULER = "bf_continue,bf_interval=30"
 _TICK = 10.0  # seconds between two ticks, as shipped
-_FIRST_TICK = 300.0  # seconds, compiling included
 _LEAST_TICK = 1.0  # real seconds that a tick has at least
 _WEIGHTS = {
     "age": "PriorityWeightAge",
@@ -120,11 +120,12 @@ def replay_on_lab(
 
 def _until_it_ticks(lab: Lab) -> None:
     """The controller has compiled and decided once before the first job comes."""
-    deadline = time.monotonic() + _FIRST_TICK
+    service = lab.process("service")
+    patience = Patience(lambda: cpu_seconds([service]))
     while _journal_of(lab)[0] == 0:
-        if time.monotonic() > deadline or not lab.process("service").alive():
+        if patience.over() or not service.alive():
             said = (lab.directory / "log" / "service.out").read_text(errors="replace")
-            raise SlurmError(f"slurm-rl serve made no tick in {_FIRST_TICK:.0f} s: {said[-300:]}")
+            raise SlurmError(f"slurm-rl serve made no tick in {patience.waited:.0f} s: {said[-300:]}")
         time.sleep(0.2)
 
 
