@@ -24,6 +24,7 @@ from slurm_rl.kernel.arrays import Array
 from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT
 from slurm_rl.traces.trace import Trace
 from slurm_rl_sim.picking import not_now, pick, see
+from slurm_rl_sim.progress import Progress, check_stepwise
 from slurm_rl_sim.render import as_picture, as_text
 from slurm_rl_sim.rewards import Payment, Rewards
 from slurm_rl_sim.windows import EVERY_METRIC, Window, Windows
@@ -38,7 +39,7 @@ class ReplayEnv(gymnasium.Env[Any, Any]):
     An observation is one vector: features of the jobs in hand slot by slot (`slurm_rl.JOB_FEATURES`), those of the pool
     (`slurm_rl.POOL_FEATURES`), the mask. `observation="dict"` gives `jobs`, `pool` and `action_mask` apart.
     `contention` is the share of windows drawn where jobs queue. `rewards` may be a function of the window's metrics and
-    the baseline's.
+    the baseline's. They come at a window's end, or with `stepwise` in parts that add up to the same.
     """
 
     metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012  (gymnasium declares it so)
@@ -56,6 +57,7 @@ class ReplayEnv(gymnasium.Env[Any, Any]):
         baseline: str = "fcfs",
         rewards: Rewards | None = None,
         reward_scale: str = "log",
+        stepwise: bool = False,
         train_share: float = 0.6,
         contention: float = 1.0,
         observation: str = "flat",
@@ -86,6 +88,10 @@ class ReplayEnv(gymnasium.Env[Any, Any]):
             defers=defer > 0,
             payment=Payment(rewards, reward_scale),
         )
+        self.stepwise = stepwise
+        self._progress: Progress | None = None
+        if stepwise:
+            check_stepwise(self.windows.payment)
         self.slots, self.defer, self.defer_seconds = window, defer, defer_seconds
         self.flat = observation == "flat"
         self._window: Window | None = None
@@ -114,6 +120,7 @@ class ReplayEnv(gymnasium.Env[Any, Any]):
             raise self.windows.nobody_waits()
         self._window, self._picked = window, 0
         self._deferred[:] = 0
+        self._progress = self.windows.follow(window) if self.stepwise else None
         self._look()
         return self._observation(), self._info()
 
@@ -141,9 +148,11 @@ class ReplayEnv(gymnasium.Env[Any, Any]):
             if not window.to_choice():
                 self._mask = np.zeros_like(self._mask)
                 reward, figures = self.windows.reward(window, EVERY_METRIC)
+                reward = self._progress.last(reward) if self._progress else reward
                 return self._observation(), reward, True, False, self._info() | figures
         self._look()
-        return self._observation(), 0.0, False, False, self._info()
+        paid = self._progress.step() if self._progress else 0.0
+        return self._observation(), paid, False, False, self._info()
 
     def action_masks(self) -> Array:
         """Which actions name a job, and which of these may be deferred."""

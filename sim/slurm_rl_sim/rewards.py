@@ -29,7 +29,7 @@ class Payment:
                     raise unknown_name("reward", name, SCORES)
         if scale not in SCALES:
             raise unknown_name("reward_scale", scale, SCALES)
-        self._log = scale == "log"
+        self.log = scale == "log"
 
     @property
     def metrics(self) -> list[str]:
@@ -49,7 +49,7 @@ class Payment:
             a, b = mine[metric], theirs[metric]
             if a is None or b is None:
                 continue  # no deadline, or nothing that ran
-            if self._log:
+            if self.log:
                 gained = math.log((a + floor) / (b + floor)) * (1.0 if more else -1.0)
             else:
                 gained = (a - b if more else b - a) / max(abs(b), _LEAST)

@@ -25,6 +25,7 @@ from slurm_rl.kernel.tables import WORLD
 from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT
 from slurm_rl_sim.env import ReplayEnv
 from slurm_rl_sim.picking import CHOICE, CRAMPED, ENDED, UNPLANNED, go
+from slurm_rl_sim.progress import Progress
 from slurm_rl_sim.windows import Window
 
 _PARTS = 4  # that each thread takes on average in a step
@@ -54,6 +55,7 @@ class ReplayVectorEnv(VectorEnv[Any, Array, Array]):
         actions = int(one.action_space.n)  # type: ignore[attr-defined]
         self._records = np.zeros(num_envs, dtype=WORLD)
         self._played: list[Window | None] = [None] * num_envs
+        self._progress: list[Progress | None] = [None] * num_envs
         self._dice: list[np.random.Generator] = [np_random(None)[0] for _ in range(num_envs)]
         self._bank: list[Window] = []
         self._wanted = windows
@@ -100,7 +102,8 @@ class ReplayVectorEnv(VectorEnv[Any, Array, Array]):
             raise gymnasium.error.ResetNeeded("call reset() first")
         action = np.array(actions, dtype=np.int64)
         action[action < 0] = 0
-        for i in np.flatnonzero(self._ended).tolist():
+        fresh = self._ended
+        for i in np.flatnonzero(fresh).tolist():
             self._enter(i)
             action[i] = -1
         self._run(action)
@@ -109,7 +112,15 @@ class ReplayVectorEnv(VectorEnv[Any, Array, Array]):
         for i in np.flatnonzero(self._ended).tolist():
             reward[i], figures = self._windows.reward(self._window(i))
             infos = self._add_info(infos, figures, i)
+        if self._one.stepwise:
+            self._pay_steps(reward, fresh)
         return self._seen(), reward, self._ended.copy(), np.zeros(self.num_envs, dtype=bool), infos
+
+    def _pay_steps(self, reward: Array, fresh: Array) -> None:
+        """Each window's part of its reward; one that has just been entered gets nothing."""
+        for i, progress in enumerate(self._progress):
+            if progress is not None and not fresh[i]:
+                reward[i] = progress.last(reward[i]) if self._ended[i] else progress.step()
 
     def close_extras(self, **kwargs: Any) -> None:
         for pool in (*self._threads, self._maker):
@@ -173,6 +184,7 @@ class ReplayVectorEnv(VectorEnv[Any, Array, Array]):
         world["features"], world["context"] = self._jobs[i], self._context[i]
         self._jobs[i] = self._mask[i] = self._planned[i] = self._deferred[i] = 0
         self._played[i] = window
+        self._progress[i] = self._windows.follow(window) if self._one.stepwise else None
         self._status[i], self._picked[i], self._opening[i] = CHOICE, 0, window.opening
         self._count[i], self._pool[i], self._hand[i] = window.count[0], window.pool[0], window.hand
 

@@ -23,6 +23,7 @@ from slurm_rl_sim.contention import contended_begins
 from slurm_rl_sim.given import trace_and_cluster
 from slurm_rl_sim.metrics import METRICS, some_metrics
 from slurm_rl_sim.picking import CHOICE, CRAMPED, ENDED, UNPLANNED, to_choice
+from slurm_rl_sim.progress import Progress
 from slurm_rl_sim.replay import Prepared, prepare
 from slurm_rl_sim.result import result_of
 from slurm_rl_sim.rewards import Payment
@@ -173,6 +174,11 @@ class Windows:
         mine = some_metrics(result_of(window.simulation, window.prepared.trace, window.prepared.measured), names)
         self.run_baseline(window, names)
         return self.payment.of(mine, window.baseline), {"metrics": mine, "baseline": window.baseline}
+
+    def follow(self, window: Window) -> Progress:
+        """Payments step by step of a window that is about to be played."""
+        self.run_baseline(window, EVERY_METRIC)
+        return Progress(window, self.payment)
 
     def run_baseline(self, window: Window, metrics: Collection[str]) -> None:
         """Notes what the baseline makes of a window, unless that is known."""

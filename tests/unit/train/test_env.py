@@ -150,6 +150,28 @@ def test_the_reward_is_the_gain_over_the_baseline(scale: str) -> None:
     assert reward == pytest.approx(expected)
 
 
+def test_steps_may_be_paid_and_add_up_to_the_reward() -> None:
+    """Two steps in three are paid something, and a window's payments are its reward at the end."""
+    whole = an_env(rewards={"users": 1.0, "bsld": 0.5})
+    parts = an_env(rewards={"users": 1.0, "bsld": 0.5}, stepwise=True)
+    for seed in range(3):
+        paid: dict[str, list[float]] = {"whole": [], "parts": []}
+        for name, env in (("whole", whole), ("parts", parts)):
+            _, info = env.reset(seed=seed)
+            dice, done = np.random.default_rng(seed), False
+            while not done:
+                action = int(dice.random() * info["action_mask"].sum())
+                _, reward, done, _, info = env.step(action)
+                paid[name].append(float(reward))
+        assert not any(paid["whole"][:-1])
+        assert sum(map(bool, paid["parts"])) > len(paid["parts"]) / 4
+        assert sum(paid["parts"]) == pytest.approx(paid["whole"][-1], abs=1e-9)
+    with pytest.raises(InputError, match="stepwise"):
+        an_env(stepwise=True, rewards={"tail": 1.0})
+    with pytest.raises(InputError, match="stepwise"):
+        an_env(stepwise=True, reward_scale="share")
+
+
 def test_nobody_waiting_under_the_baseline_is_no_reason_for_an_infinite_reward() -> None:
     paid = Payment({"wait": 1.0}, "log").of({"mean_wait": 30.0}, {"mean_wait": 0.0})
     assert paid == pytest.approx(-math.log(31.0))

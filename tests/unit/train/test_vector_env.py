@@ -33,6 +33,7 @@ def a_vector(slots: int = SLOTS, *, threads: int = 2, windows: int | None = None
         {"backfill": "conservative"},
         {"placement": "mip"},
         {"defer": 3, "defer_seconds": 900.0},
+        {"stepwise": True, "rewards": {"bsld": 1.0, "users": 0.5}},
         {"placement": "greedy", "backfill": "firstfit", "defer": 1},
     ],
     ids=lambda more: "-".join(str(v) for v in more.values()),
