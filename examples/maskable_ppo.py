@@ -29,8 +29,8 @@ class ManyWindows(VecEnv):
     """
 
     def __init__(self, envs):
-        super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)
         self.envs, self.mask, self.actions, self.sums, self.paid = envs, None, None, np.zeros(envs.num_envs), []
+        super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)
 
     def reset(self):
         seen, infos = self.envs.reset(seed=0)

@@ -47,14 +47,14 @@ def test_it_lists_what_is_missing(capsys: pytest.CaptureFixture[str], tmp_path: 
 def test_all_goes_on_past_what_is_missing(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from slurm_rl.studies import decision, placement, standing
+    from slurm_rl.studies import decision, placement, standing, telemetry
 
     asked: list[tuple[str, ...]] = []
-    for module in (policy, placement, decision, standing):  # the tables themselves take minutes to hours
+    for module in (policy, placement, decision, standing, telemetry):  # the tables themselves take minutes to hours
         monkeypatch.setattr(module, "main", lambda *given: (asked.append(given), print("a table")))
     code, out, err = run(capsys, "all", "--traces", str(tmp_path), "--out", str(tmp_path / "paper"), "--json")
     assert code == 0
-    assert asked == [("machines", "easy", "3"), ("styles", "easy", "8"), ("weights", "2"), ("orders",), ()]
+    assert asked == [("machines", "easy", "3"), ("styles", "easy", "8"), ("weights", "2"), ("orders",), ("12",), ()]
     assert (tmp_path / "paper" / "styles.txt").read_text(encoding="utf-8") == "a table\n"
     assert "table-easy: missing: helios_venus_sept2020.csv.gz" in err
     assert {r["name"] for r in json.loads(out)} == set(STUDIES)
@@ -111,6 +111,19 @@ def test_the_hidden_layers_are_taken_apart(capsys: pytest.CaptureFixture[str]) -
     shares = hidden.far(model, learned(model), prepared, "easy")
     assert all(0.0 <= part <= 1.0 for part, _ in shares.values())
     assert shares["on_gpu"][0] == 0.0, "training has seen jobs with and without GPUs"
+
+
+def test_a_figure_that_tells_run_times_corrects_the_estimate_by_as_much_as_it_tells() -> None:
+    from types import SimpleNamespace
+
+    from slurm_rl.studies.telemetry import ShortestFirst
+
+    queue = SimpleNamespace(estimate=np.array([100.0, 100.0]), jobs=np.array([0, 1]))
+    run = np.log([50.0, 200.0])
+    nothing, all_of_it = (ShortestFirst(run, np.array([0.5, -0.5]), r) for r in (0.0, 1.0))
+    assert nothing(queue) == pytest.approx(-np.log([100.0, 100.0]))
+    assert all_of_it(queue) == pytest.approx(-run)
+    assert nothing.errors == pytest.approx({0: np.log(0.5), 1: np.log(2.0)})
 
 
 def test_the_bundled_trace_is_found() -> None:
