@@ -72,8 +72,11 @@ def _scores(simulation: Simulation, spec: PolicySpec) -> Array:
 
 
 def entropy(scores: Array) -> float:
-    """Of a draw by these scores, in nats."""
-    weight = np.exp(scores - scores.max())
+    """Of a draw by these scores, in nats; a job that goes first by a guardrail, not by its score, leaves no draw."""
+    highest = scores.max()
+    if not np.isfinite(highest):
+        return 0.0
+    weight = np.exp(scores - highest)
     share = weight / weight.sum()
     return float(-(share * np.log(np.maximum(share, 1e-300))).sum())
 

@@ -22,6 +22,8 @@ def test_entropy_is_that_of_the_choice_of_the_next_job() -> None:
     """Two nearly equal jobs wait: almost a coin's toss. Without a network there is no draw."""
     assert entropy(np.zeros(2)) == pytest.approx(math.log(2))
     assert entropy(np.array([0.0, 1000.0])) == pytest.approx(0.0)
+    assert entropy(np.array([0.0, math.inf, 1.0])) == 0.0  # one that starves goes first
+    assert entropy(np.array([0.0, 0.0, -math.inf])) == pytest.approx(math.log(2))
     trace = make_trace("t", [0, 1, 1], run_time=[100, 50, 50], time_limit=[600, 600, 600], num_gpus=[1, 1, 1])
     prepared = prepare(trace, ONE)
     found = policy_entropy(prepared, "rl:default")
