@@ -27,6 +27,8 @@ def pages() -> dict[str, str]:
         "configuration": _configuration(),
         "catalogues": _catalogues(),
         "metrics": _metrics(),
+        "service-metrics": _service_metrics(),
+        "python": _python(),
     }
 
 
@@ -105,3 +107,49 @@ def _metrics() -> str:
     from slurm_rl_sim.metrics import as_markdown
 
     return f"# Metrics\n\nIn `replay --json`, the report and `evaluate`.\n\n{as_markdown()}\n"
+
+
+def _service_metrics() -> str:
+    from slurm_rl.obs.metrics import Metrics
+
+    rows = [
+        f"| `{m.name}{'_total' if m.type == 'counter' else ''}` | {m.type} | {m.documentation} |"
+        for m in sorted(Metrics().registry.collect(), key=lambda m: m.name)
+    ]
+    head = [
+        "# Metrics of the service",
+        "",
+        "What `/metrics` tells Prometheus.",
+        "",
+        "| name | type | meaning |",
+        "|---|---|---|",
+    ]
+    return "\n".join([*head, *rows, ""])
+
+
+def _python() -> str:
+    import inspect
+
+    import slurm_rl
+
+    parts = [
+        "# The public Python names",
+        "",
+        "From the code; [the Python API](../api.md) shows how they go together.",
+        "",
+    ]
+    for name in sorted(slurm_rl.__all__):
+        thing = getattr(slurm_rl, name)
+        about = inspect.getdoc(thing) if callable(thing) or inspect.ismodule(thing) else ""
+        parts += [f"## {name}", ""]
+        with contextlib.suppress(TypeError, ValueError):
+            call = thing if not inspect.ismodule(thing) else getattr(thing, name, thing.__call__)
+            parts += ["```python", f"{name}{inspect.signature(call)}", "```", ""]
+        parts += [about or "A table of names and meanings.", ""]
+        if inspect.isclass(thing):
+            for member, value in sorted(vars(thing).items()):
+                text = inspect.getdoc(value) if callable(value) or isinstance(value, property) else None
+                if not member.startswith("_") and text:
+                    parts.append(f"- `.{member}`: {text.splitlines()[0]}")
+            parts.append("")
+    return "\n".join(parts)

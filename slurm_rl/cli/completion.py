@@ -12,7 +12,9 @@ import typer
 
 from slurm_rl.errors import InputError, unknown_name
 
-app = typer.Typer(help="Complete commands, options and names in bash, zsh and fish.", no_args_is_help=True)
+app = typer.Typer(
+    help="Complete commands, options and names in bash, zsh and fish.", no_args_is_help=True, add_completion=False
+)
 
 # Where the shell looks for a user's own completions, and the script it finds there. Each asks `completion words`, so a
 # new command or option needs no new script; an empty answer means file names.

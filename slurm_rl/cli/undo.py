@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import sys
+import textwrap
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,32 +17,51 @@ from slurm_rl.errors import InputError, SlurmError
 _ABOUT = """Return every job we touched or advised to SiteFactor 0, from the journal; a running service is put into
 mode off. Slurm shows no factor of held, dependent, deferred and running jobs: those are written too, and slurmctld's
 confirmation counts."""
-_EXIT = """The exit code is 0 if every job was seen at 0 or confirmed, and 1 if some job still has a factor ("left"), or
-if Slurm does not show it and its write was not confirmed ("unverified").
+_EXIT = """  The exit code is 0 if every job was seen at 0 or confirmed, and 1 if some job
+  still has a factor ("left"), or if Slurm does not show it and its write was
+  not confirmed ("unverified").
 
-Examples: slurm-rl undo; slurm-rl undo --all"""
+  Examples:
+
+  slurm-rl undo          every job that the journal knows
+
+  slurm-rl undo --all    every job that has a SiteFactor
+"""
 
 
 class _Parser(argparse.ArgumentParser):
+    """argparse, for it is light, with help in the style of the other commands."""
+
     def error(self, message: str) -> NoReturn:
         raise InputError(message, remedy="slurm-rl undo --help")
+
+    def format_help(self) -> str:
+        about = textwrap.fill(_ABOUT, 80, initial_indent="  ", subsequent_indent="  ")
+        rows = [(" ".join(a.option_strings) + f" {a.metavar or ''}".rstrip(), a.help or "") for a in self._actions]
+        width = max(len(name) for name, _ in rows) + 4
+        options = [
+            textwrap.fill(text, 80, initial_indent=f"  {name}".ljust(width), subsequent_indent=" " * width)
+            for name, text in rows
+        ]
+        return "\n".join(["Usage: slurm-rl undo [OPTIONS]", "", about, "", "Options:", *options, "", _EXIT])
 
 
 def run(args: list[str]) -> int:
     """Undoes, and returns the exit code. It imports no compiler, no arrays and no framework: it must always start."""
-    parser = _Parser(prog="slurm-rl undo", description=_ABOUT, epilog=_EXIT)
-    parser.add_argument("--config", type=Path, help="the configuration file")
+    parser = _Parser(prog="slurm-rl undo", add_help=False)
+    parser.add_argument("--config", type=Path, metavar="<path>", help="The configuration file.")
     parser.add_argument(
         "--all",
         action="store_true",
         dest="everything",
-        help="reset the SiteFactor of every job, also of those that the journal does not know",
+        help="Reset the SiteFactor of every job, also of those that the journal does not know.",
     )
     parser.add_argument(
-        "--after-stop", action="store_true", help="do nothing if another controller leads: for systemd's ExecStopPost"
+        "--after-stop", action="store_true", help="Do nothing if another controller leads: for systemd's ExecStopPost."
     )
-    parser.add_argument("--force", action="store_true", help="write to a release of Slurm that is not known, too")
-    parser.add_argument("--json", action="store_true", dest="as_json", help="print one JSON value")
+    parser.add_argument("--force", action="store_true", help="Write to a release of Slurm that is not known, too.")
+    parser.add_argument("--json", action="store_true", dest="as_json", help="Print one JSON value.")
+    parser.add_argument("--help", "-h", action="help", help="Show this message and exit.")
     given = parser.parse_args(args)
     return _undo(given.config, given.everything, given.after_stop, given.force, given.as_json)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -90,7 +91,7 @@ def told(found: dict[str, list[Group]], kinds: Sequence[str] = ("user", "account
         for g in lost:
             change = f"{duration(g.own_wait)} → {duration(g.wait)}, BSLD {number(g.own_bsld)} → {number(g.bsld)}"
             lines.append(f"  {g.name:.20} ({plural(g.jobs, 'job')}): {change}"[:80])
-            lines.append(f"    {g.why}"[:80])
+            lines += textwrap.wrap(g.why, 80, initial_indent="    ", subsequent_indent="    ")
     return "\n".join(lines)
 
 

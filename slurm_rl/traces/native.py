@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,8 +28,10 @@ from slurm_rl.traces.trace import (
 
 _REQUIRED = ("job_id", "submit_time", "run_time")
 _NUMBERS = ("submit_time", "run_time", "time_limit", "num_gpus", "num_nodes", "cpus", "mem_gb", "priority", "deadline")
+_TIMES = ("submit_time", "deadline")  # seconds from any origin, or dates
 _LABELS = ("gpu_type", "user", "group", "vc", "status", "qos", "name")
 _FIELDS = {"group": "account", "vc": "partition", "name": "job_name"}  # columns whose field has another name
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _BLOCK = 1 << 16
 
 
@@ -41,7 +45,10 @@ def resembles(head: str) -> bool:
 
 
 def read(source: Source) -> Trace:
-    """Reads a native trace; blank is unknown, rows without submit or run time are dropped and noted."""
+    """Reads a native trace; blank is unknown, rows without submit or run time are dropped and noted.
+
+    Dates (2026-01-31T08:00:00, UTC where no zone is given) become seconds from the first submission.
+    """
     raw = source.raw
     names = _header(raw[: 1 << 16].decode("utf-8", errors="replace"))
     known = {*NATIVE_COLUMNS, *OPTIONAL_COLUMNS, *ASKED_COLUMNS, *MEASURED_COLUMNS}
@@ -54,13 +61,19 @@ def read(source: Source) -> Trace:
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice:
         raise source.error(f"the header names {twice[0]!r} twice", line=1, field=twice[0])
+    dated = tuple(n for n in _TIMES if n in names and _has_dates(raw, names.index(n)))
     layout = Layout(
         names=tuple(names),
-        numbers=tuple(n for n in (*_NUMBERS, *MEASURED_COLUMNS) if n in names),
+        numbers=tuple(n for n in (*_NUMBERS, *MEASURED_COLUMNS) if n in names and n not in dated),
+        times=dated,
         labels=tuple(n for n in (*_LABELS, *ASKED_COLUMNS) if n in names),
         ids=("job_id",),
     )
-    trace = _trace(parse(source, raw, layout))
+    table = parse(source, raw, layout)
+    origin = _count_from_first(table, dated) if "submit_time" in dated else None
+    trace = _trace(table)
+    if origin is not None:
+        trace.meta["time_origin"] = origin
     ignored = [n for n in names if n not in known]
     if ignored:
         trace.meta["ignored_columns"] = ignored
@@ -70,6 +83,27 @@ def read(source: Source) -> Trace:
 def _header(head: str) -> list[str]:
     fields = next(csv.reader(head.splitlines()[:1]), [])
     return [n.strip() or f"column {i}" for i, n in enumerate(fields)]
+
+
+def _has_dates(raw: bytes, column: int) -> bool:
+    """Whether the first value of a column is a date."""
+    rows = csv.reader(io.StringIO(raw[: 1 << 16].decode("utf-8", errors="replace")))
+    try:
+        values = (row[column].strip() for row in itertools.islice(rows, 1, None) if len(row) > column)
+        return bool(_DATE.match(next((v for v in values if v), "")))
+    except csv.Error:  # a field of megabytes: the parser says where
+        return False
+
+
+def _count_from_first(table: Table, dated: tuple[str, ...]) -> int:
+    """Makes the dates seconds from the first submission, which is returned."""
+    for name in dated:
+        table.numbers[name] = table.time(name)
+    submit = table.numbers["submit_time"]
+    origin = 0 if np.isnan(submit).all() else int(np.nanmin(submit))
+    for name in dated:
+        table.numbers[name] = table.numbers[name] - origin
+    return origin
 
 
 def _trace(table: Table) -> Trace:

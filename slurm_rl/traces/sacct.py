@@ -76,6 +76,7 @@ def _records(table: Table) -> Records:
         name=table.label("jobname"),
         priority=_each(table, "priority", _count),
         number=None if raw_ids is None else whole_ids(raw_ids),
+        unlimited=_first(_each(table, "timelimitraw", _endless), _each(table, "timelimit", _endless)) == 1.0,
     )
 
 
@@ -94,6 +95,10 @@ def _of(key: str) -> Callable[[str], float]:
 def _count(text: str) -> float:
     match = re.match(r"\d+", text)
     return float(match[0]) if match else math.nan
+
+
+def _endless(text: str) -> float:
+    return float(text.upper() == "UNLIMITED")
 
 
 def _first(*columns: Floats) -> Floats:

@@ -60,6 +60,7 @@ def read(source: Source) -> Trace:
         name=labels("name"),
         priority=column("priority"),
         number=np.array([row.get("number", -1) for row in rows], dtype=np.int64),
+        unlimited=np.array([row.get("unlimited", False) for row in rows], dtype=bool),
     )
     return jobs_of(records, screen)
 
@@ -83,6 +84,7 @@ def _row(job: dict[str, Any]) -> dict[str, Any]:
         "start": start if start > 0 else math.nan,
         "elapsed": _number(time["elapsed"]),
         "limit": limit * 60 if limit > 0 else math.nan,
+        "unlimited": isinstance(time.get("limit"), dict) and bool(time["limit"].get("infinite")),
         "nodes": given.get("node", math.nan),
         "cpus": given.get("cpu", math.nan),
         "mem_gb": given.get("mem", math.nan) / 1024,

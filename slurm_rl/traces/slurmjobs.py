@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -13,7 +14,7 @@ from slurm_rl.traces.assemble import assemble
 from slurm_rl.traces.table import Screen
 from slurm_rl.traces.trace import Floats, Labels, Trace
 
-_NOT_DONE = ("RUNNING", "PENDING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "STAGE_OUT")
+_NOT_DONE = ("RUNNING", "PENDING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STAGE_OUT")
 
 
 @dataclass(slots=True)
@@ -38,6 +39,7 @@ class Records:
     name: Labels
     priority: Floats
     number: npt.NDArray[np.int64] | None = None  # JobIDRaw, unique where `job_id` of an array task is text
+    unlimited: npt.NDArray[np.bool_] | None = None  # Slurm was told that there is no limit
     meta: dict[str, object] = field(default_factory=dict)
 
 
@@ -46,7 +48,8 @@ def jobs_of(records: Records, screen: Screen) -> Trace:
 
     A requeued job counts once, from its first submission, with the run time and state of its last run: the earlier
     runs were cut short by Slurm and did not bring it nearer to its end. A heterogeneous job is one job that needs the
-    sum of its parts. An array task is a job of its own.
+    sum of its parts. A resized job has a record for each size: it ran for their sum, and counts with its last size. An
+    array task is a job of its own.
     """
     ids = records.job_id
     screen.skip(np.array(["." in i for i in ids], dtype=bool), "job steps belong to their job")
@@ -56,10 +59,13 @@ def jobs_of(records: Records, screen: Screen) -> Trace:
     with np.errstate(invalid="ignore"):
         screen.skip(np.isnan(records.start) & ~(records.elapsed > 0), "never started")
         screen.drop(records.elapsed < 0, "Elapsed is negative")
+    _merge_sizes(records, screen)
     _merge_requeues(records, screen)
     cut_short = [c for c, name in enumerate(state.names) if name == "REQUEUED"]
     screen.skip(np.isin(state.codes, cut_short), "requeued and not finished since")
     _merge_parts(records, screen)
+    if records.unlimited is not None:
+        screen.note(records.unlimited, "no time limit (UNLIMITED): taken as unknown")
     texts = np.array(ids, dtype=object)
     numeric = records.number if records.number is not None else whole_ids(texts)
     limit = np.where(records.limit > 0, records.limit, -1.0)
@@ -92,6 +98,29 @@ def whole_ids(ids: npt.NDArray[np.int64] | npt.NDArray[np.object_]) -> npt.NDArr
         return ids.astype(np.int64, copy=False)
     heads = [i.partition(".")[0] for i in ids.tolist()]
     return np.array(heads, dtype=np.int64) if all(h.isdigit() and len(h) < 19 for h in heads) else None
+
+
+def _merge_sizes(records: Records, screen: Screen) -> None:
+    """Adds what a job ran for in earlier sizes, each a record of its own in state RESIZING, to its last record."""
+    resizing = [c for c, name in enumerate(records.state.names) if name == "RESIZING"]
+    earlier = np.isin(records.state.codes, resizing) & screen.keep
+    if not earlier.any():
+        return
+    rows: dict[str, list[int]] = {}
+    resized = {records.job_id[row] for row in np.flatnonzero(earlier).tolist()}
+    for row in np.flatnonzero(screen.keep).tolist():
+        if records.job_id[row] in resized:
+            rows.setdefault(records.job_id[row], []).append(row)
+    for sizes in rows.values():
+        sizes.sort(key=lambda r: records.start[r])
+        for before, after in itertools.pairwise(sizes):
+            if earlier[before]:
+                records.elapsed[after] += records.elapsed[before]
+                records.start[after], records.submit[after] = records.start[before], records.submit[before]
+        if earlier[sizes[-1]]:
+            earlier[sizes[-1]] = False
+            screen.skip(np.arange(len(earlier)) == sizes[-1], "resized and not finished since")
+    screen.skip(earlier, "earlier sizes of resized jobs: added to their last")
 
 
 def _merge_requeues(records: Records, screen: Screen) -> None:

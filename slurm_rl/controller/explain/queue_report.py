@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -49,7 +49,7 @@ class QueueReport:
 
     def prepared(self) -> QueueReport:
         """Itself, with what all askers share: else the first of them would wait for it."""
-        _ = self._ids, self._ranks, self._starts, self._deferrals
+        _ = self._ids, self._ranks, self._starts, self._deferrals, self._texts, self._of_users
         return self
 
     @property
@@ -77,35 +77,59 @@ class QueueReport:
         return "jobs" in setting(self.view.state.config, "PrivateData").lower()
 
     def page(self, offset: int, limit: int, user: str | None = None, wanted: Wanted = ALL) -> tuple[int, list[JobView]]:
-        rows: Sequence[int] = range(len(self._ids))
-        if user is not None:
-            rows = [p for p in rows if self._record(p).user == user]
-        if wanted.partition:
-            rows = [p for p in rows if wanted.partition in self._record(p).partitions]
+        rows: Sequence[int] = range(len(self._ids)) if wanted.sort == "rank" else self._sorted_by(wanted.sort)
+        for chosen, places in ((user, self._of_users), (wanted.partition or None, self._in_partitions)):
+            if chosen is not None:
+                rows = _within(rows, places.get(chosen, []))
         if match := wanted.match.lower():
             texts = self._texts
             rows = [p for p in rows if match in texts[p]]
-        if wanted.sort != "rank":
-            keys = self._sort_keys(wanted.sort)
-            rows = sorted(rows, key=keys.__getitem__)  # stable: of equals, the first to run first
         if wanted.descending:
             rows = rows[::-1]
         return len(rows), [self._row(p) for p in rows[offset : offset + limit]]
 
     @cached_property
+    def _records(self) -> list[SlurmJob]:
+        return [*(self.view.jobs[j] for j in self.plan.order), *self._alone]
+
+    @cached_property
     def _texts(self) -> list[str]:
         """What a search looks at, for each position; a line break lets no match reach from one field to the next."""
-        records = (self._record(p) for p in range(len(self._ids)))
-        return [f"{job.user}\n{job.name}\n{job.job_id}".lower() for job in records]
+        return [f"{job.user}\n{job.name}\n{job.job_id}".lower() for job in self._records]
+
+    @cached_property
+    def _of_users(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = defaultdict(list)
+        for position, job in enumerate(self._records):
+            found[job.user].append(position)
+        return found
+
+    @cached_property
+    def _in_partitions(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = defaultdict(list)
+        for position, job in enumerate(self._records):
+            for name in job.partitions:
+                found[name].append(position)
+        return found
+
+    @cached_property
+    def _orders(self) -> dict[str, list[int]]:
+        return {}
+
+    def _sorted_by(self, name: str) -> list[int]:
+        """Positions by what a row shows, made once a tick: of equals, the first to run first."""
+        if name not in self._orders:
+            keys = self._sort_keys(name)
+            self._orders[name] = sorted(range(len(keys)), key=keys.__getitem__)
+        return self._orders[name]
 
     def _sort_keys(self, name: str) -> list[Any]:
-        records = (self._record(p) for p in range(len(self._ids)))
         if name in ("estimate", "start"):
             alone = [math.inf] * len(self._alone)
             if name == "start":
                 return [*self._starts[:, 0].tolist(), *alone]
             return [*(float(self.view.estimate[j]) for j in self.plan.order), *alone]
-        return [_SORTED_BY[name](job) for job in records]
+        return [_SORTED_BY[name](job) for job in self._records]
 
     def job(self, job_id: int) -> JobView | None:
         position = self._ids.get(job_id)
@@ -156,8 +180,7 @@ class QueueReport:
     @cached_property
     def _ids(self) -> dict[int, int]:
         """Position of each job: those in order first."""
-        ids = [self.view.jobs[j].job_id for j in self.plan.order] + [job.job_id for job in self._alone]
-        return {job_id: position for position, job_id in enumerate(ids)}
+        return {job.job_id: position for position, job in enumerate(self._records)}
 
     @cached_property
     def _alone(self) -> list[SlurmJob]:
@@ -195,8 +218,7 @@ class QueueReport:
         return {partition: ruler for partitions, ruler in told for partition in partitions}
 
     def _record(self, position: int) -> SlurmJob:
-        order = self.plan.order
-        return self.view.jobs[order[position]] if position < len(order) else self._alone[position - len(order)]
+        return self._records[position]
 
     def _row(self, position: int) -> JobView:
         view, job = self.view, self._record(position)
@@ -276,6 +298,14 @@ def _by_work(view: LiveQueue, plan: Plan) -> Array:
     found[:, 1] = np.minimum(found[:, 0], found[:, 1])
     found[:, 2] = np.maximum(found[:, 0], found[:, 2])
     return found
+
+
+def _within(rows: Sequence[int], chosen: list[int]) -> Sequence[int]:
+    """Those of the rows that are chosen, in the rows' order; `chosen` ascends."""
+    if isinstance(rows, range):
+        return chosen
+    wanted = set(chosen)
+    return [p for p in rows if p in wanted]
 
 
 def has_task(job: SlurmJob, task: int) -> bool:

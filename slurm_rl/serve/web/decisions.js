@@ -20,7 +20,7 @@ export async function decisions(rest, {redraw}) {
   older.disabled = rows.length < PAGE;
   older.onclick = () => { wanted.before = rows.at(-1).id; redraw(); };
   const lines = rows.map(d => row([[moment(d.time)], [link(d.job_id), "n"], [d.old ?? "–", "n"], [d.new, "n"], [d.status], [d.reason, "long wide"]]));
-  return make("section", [make("div", [make("h2", "Decisions, the newest first"), which, status, newest, older], "controls"),
-    rows.length ? table([["when"], ["job", "n"], ["SiteFactor from", "n"], ["to", "n"], ["became"], ["why", "long wide"]], lines) :
+  return make("section", [make("div", [make("h2", "SiteFactors, the newest first"), which, status, newest, older], "controls"),
+    rows.length ? table([["when"], ["job", "n"], ["from", "n"], ["to", "n"], ["became"], ["why", "long wide"]], lines) :
       make("p", "Nothing in the journal fits.", "soft")], "card");
 }

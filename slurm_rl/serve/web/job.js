@@ -1,5 +1,5 @@
 // One job: where it stands, why, when it may start, what would move it, what was written to it.
-import {ask, card, clock, make, moment, row, short, span, table} from "./lib.js";
+import {ask, card, clock, count, make, many, moment, row, short, span, table} from "./lib.js";
 
 const TIMED = ["wait", "run time"];
 
@@ -13,7 +13,7 @@ const facts = rows => make("dl", rows.filter(([, v]) => v != null && v !== "").f
 function pending(id, said) {
   const j = said.job, start = said.expected_start, at = start?.range || [];
   const about = [["of", `${j.user}${j.account ? ", account " + j.account : ""}`], ["name", j.name], ["partition", j.partition],
-    ["asks for", `${j.gpus} GPUs on ${j.nodes} nodes for ${span(j.time_limit)}`], ["waits", span(j.wait)]];
+    ["asks for", `${many(j.gpus, "GPU")} on ${many(j.nodes, "node")} for ${span(j.time_limit)}`], ["waits", span(j.wait)]];
   if (said.ordered) about.push(
     ["place", `${said.rank} of ${said.of}, by ${said.policy.name}`],
     ["expected to run", said.estimate ? `${span(said.estimate.seconds)} (${said.estimate.range.map(span).join(" to ")})` : null],
@@ -24,7 +24,11 @@ function pending(id, said) {
   const reason = said.slurm_reason || {};
   const held = [reason.meaning, reason.remedy].filter(Boolean).join(" ");
   const parts = [card(`Job ${id}`, facts(about))];
-  if (reason.code) parts.push(card("What holds it back", make("p", [make("code", reason.code), " ", held])));
+  const limits = (said.limits || []).map(l => make("li", l.text));
+  if (reason.code || limits.length) parts.push(card("What holds it back",
+    ...(reason.code ? [make("p", [make("code", reason.code), " ", held])] : []),
+    ...(limits.length ? [make("ul", limits, "", {id: "limits"})] : [])));
+  if (said.ahead?.jobs) parts.push(before(said.ahead));
   const why = (said.features || []).map(f => {
     const [value, usual] = [f.value, f.usual].map(v => TIMED.includes(f.feature) ? span(v) : short(v));
     const moved = f.places ? `${f.places > 0 ? "up" : "down"} ${Math.abs(f.places)}` : "no place";
@@ -37,9 +41,17 @@ function pending(id, said) {
   parts.push(...heldBack(said));
   const factors = Object.entries(said.slurm || {}).filter(([, v]) => v).map(([k, v]) => row([[k], [v, "n"]]));
   if (factors.length) parts.push(card("Slurm's priority", table([["factor"], ["points", "n"]], factors)));
-  const past = (said.changes || []).map(c => row([[moment(c.time)], [c.old ?? "–", "n"], [c.new, "n"], [c.status], [c.reason, "long"]]));
-  if (past.length) parts.push(card("What was written to it", table([["when"], ["from", "n"], ["to", "n"], ["became"], ["why", "long"]], past.reverse())));
-  return make("div", parts);
+  const past = (said.changes || []).map(c => row([[moment(c.time)], [c.old ?? "–", "n"], [c.new, "n"], [c.status], [c.reason, "long wide"]]));
+  const written = past.length ? [card("What was written to it",
+    table([["when"], ["from", "n"], ["to", "n"], ["became"], ["why", "long wide"]], past.reverse()))] : [];
+  return [parts[0], make("div", parts.slice(1), "flow"), ...written];
+}
+
+function before(ahead) {
+  const kinds = [["your own", ahead.yours], ["of your account", ahead.same_account], ["of others", ahead.others],
+    ["moved up: they have waited too long", ahead.promoted]].filter(([, n]) => n).map(([kind, n]) => `${count(n)} ${kind}`);
+  return card("Who is ahead", make("p", `${many(ahead.jobs, "job")}: ${kinds.join(", ")}. They ask for ${many(ahead.gpus, "GPU")}, ` +
+    `about ${count(Math.round(ahead.gpu_hours))} GPU hours of work.`, "", {id: "ahead"}));
 }
 
 function measured(id, said) {

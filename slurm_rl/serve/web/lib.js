@@ -12,19 +12,29 @@ export function make(tag, content, kind, attributes) {
 export const span = s => s == null ? "–" : s < 90 ? Math.round(s) + " s" : s < 5400 ? Math.round(s / 60) + " min" :
   s < 172800 ? (s / 3600).toFixed(1) + " h" : (s / 86400).toFixed(1) + " d";
 export const count = n => n == null ? "–" : n.toLocaleString("en");
+export const many = (n, what) => `${count(n)} ${what}${n === 1 ? "" : "s"}`;
 export const percent = p => p == null ? "–" : Math.round(100 * p) + "%";
 export const clock = t => t == null ? "–" : new Date(t * 1000).toLocaleString(undefined,
-  {weekday: "short", hour: "2-digit", minute: "2-digit"});
-export const moment = t => new Date(t * 1000).toLocaleString();
+  {weekday: "short", hour: "2-digit", minute: "2-digit", hourCycle: "h23"});
+export const moment = t => new Date(t * 1000).toLocaleString(undefined,
+  {month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23"});
 export const short = x => x == null ? "–" : String(+(+x).toPrecision(3));
 
 export class Refused extends Error {
   constructor(status, detail) { super(detail); this.status = status; }
 }
 
+const BUSY = [503, 504], PATIENCE = [500, 1500];  // milliseconds: a machine under load may answer a little later
+
 export async function ask(path, stream) {
   const token = sessionStorage.getItem("token");
-  const answer = await fetch(path, {headers: token ? {Authorization: "Bearer " + token} : {}});
+  const get = () => fetch(path, {headers: token ? {Authorization: "Bearer " + token} : {}});
+  let answer = await get();
+  for (const wait of stream ? [] : PATIENCE) {
+    if (!BUSY.includes(answer.status)) break;
+    await new Promise(done => setTimeout(done, wait));
+    answer = await get();
+  }
   if (answer.ok && stream) return answer.body;
   const content = await answer.json().catch(() => ({detail: answer.statusText}));
   if (!answer.ok) throw new Refused(answer.status, content.detail);

@@ -44,7 +44,7 @@ function head(said) {
   $("mode").textContent = said.mode;
   $("mode").className = "badge " + said.mode;
   $("cluster").textContent = said.cluster;
-  $("fresh").textContent = "as of " + new Date(said.time * 1000).toLocaleTimeString();
+  $("fresh").textContent = "as of " + new Date(said.time * 1000).toLocaleTimeString(undefined, {hourCycle: "h23"});
 }
 
 const pause = seconds => new Promise(done => setTimeout(done, 1000 * seconds));

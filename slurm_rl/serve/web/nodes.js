@@ -15,7 +15,7 @@ export async function nodes(name, {redraw}) {
   const maps = [...groups].sort((a, b) => b[1].length - a[1].length).map(([kind, list]) =>
     card(`${kind}: ${count(list.length)} nodes`, make("div", list.map(node => square(node, redraw)), "map")));
   const node = all.find(n => n.name === chosen);
-  return [make("p", "One square a node: the darker, the more of its GPUs (or CPUs) are in use; striped: it takes no jobs.", "soft"),
+  return [make("p", "One square a node: the stronger its colour, the more of its GPUs (or CPUs) are in use; striped: it takes no jobs.", "soft"),
     ...maps, ...(node ? [detail(node)] : [])];
 }
 

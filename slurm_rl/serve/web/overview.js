@@ -15,18 +15,18 @@ export async function overview() {
       count(said.mode === "enforce" ? written : made.shadow || 0)),
     tile("health", said.health.trouble || "good", "health"),
     tile("forecasts that held this week", said.forecasts.forecasts ?
-      `${percent(said.forecasts.held)} of ${count(said.forecasts.forecasts)}` : "none came true yet", "skill"),
+      `${percent(said.forecasts.held)} of ${count(said.forecasts.forecasts)}` : "none yet", "skill"),
   ], "tiles");
   const gpus = (said.gpus || []).map(g => row([[g.type], [bar([[g.used, "used"], [g.idle, ""], [g.down, "down"]],
     `${g.used} in use, ${g.idle} idle, ${g.down} down`)], [count(g.used), "n"], [count(g.idle), "n"], [count(g.down), "n"]]));
   const parts = (said.partitions || []).map(p => row([[make("a", p.name, "", {href: "#/queue/" + encodeURIComponent(p.name)})],
-    [count(p.pending), "n"], [count(p.running), "n"], [p.pending ? span(p.now.median) : "–", "n"],
+    [count(p.pending), "n"], [count(p.running), "n wide"], [p.pending ? span(p.now.median) : "–", "n"],
     [p.pending ? span(p.now.p95) : "–", "n wide"], [span(p.week.median), "n"], [span(p.week.p95), "n wide"]]));
   return [tiles, make("div", [
     card("GPUs by type", gpus.length ? table([["type"], [""], ["in use", "n"], ["idle", "n"], ["down", "n"]], gpus) :
       make("p", "No node of this cluster has a GPU.")),
-    card("Partitions", table([["partition"], ["pending", "n"], ["running", "n"], ["waited so far", "n"], ["95%", "n wide"],
-      ["week: median", "n"], ["95%", "n wide"]], parts))], "two"), effect(said.shadow)];
+    card("Partitions", table([["partition"], ["pending", "n"], ["running", "n wide"], ["waited so far", "n"], ["95%", "n wide"],
+      ["this week", "n"], ["95%", "n wide"]], parts))], "two"), effect(said.shadow)];
 }
 
 function effect(report) {

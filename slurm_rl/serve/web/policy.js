@@ -3,7 +3,7 @@ import {ask, card, count, make, moment, percent, row, table, tile} from "./lib.j
 
 export async function policy() {
   const [said, queue, auto] = await Promise.all([ask("/v1/models"), ask("/v1/queue?limit=1").catch(() => null), ask("/v1/auto")]);
-  const tiles = [tile("in charge", said.policy), tile("model", said.model || "none: a formula")];
+  const tiles = [tile("in charge", said.policy), tile("model", said.model?.slice(0, 12) || "none: a formula")];
   const later = queue?.deferrals;
   if (queue) tiles.push(tile("most a SiteFactor may be", "±" + count(queue.bound)));
   if (later?.made) tiles.push(tile("deferred now", count(later.jobs)), tile("deferrals in all", count(later.made)),

@@ -64,11 +64,11 @@ function frame(names, partition, redraw) {
 function line(job, now) {
   const until = t => span(Math.max(0, t - now));
   const range = job.expected_range, start = job.expected_start == null ? "" : range && range[1] - range[0] >= 60 ?
-    `${until(job.expected_start)} (${until(range[0])} – ${until(range[1])})` : until(job.expected_start);
+    [until(job.expected_start), make("span", ` (${until(range[0])} – ${until(range[1])})`, "wide")] : until(job.expected_start);
   const alone = job.rank < 0;
   const factor = job.site_factor == null ? "" : alone || job.site_factor === job.wanted ? job.site_factor :
     `${job.site_factor} → ${job.wanted}`;
-  return row([[alone ? "–" : `${job.rank + 1} of ${job.of}`, "n"], [link(job.job_id), "n"], [job.user], [job.name, "wide"],
+  return row([[alone ? "–" : [String(job.rank + 1), make("span", ` of ${job.of}`, "wide")], "n"], [link(job.job_id), "n"], [job.user], [job.name, "wide"],
     [job.partition, "wide"], [job.gpus, "n"], [span(job.wait), "n"], [alone ? "" : span(job.estimate), "n wide"], [start, "n"],
     [factor, "n wide"], [alone ? job.why : job.promoted ? "nothing: it has waited long enough to go first" :
       job.reason_in_words || job.reason, "long wide"]], alone ? "alone" : "");

@@ -22,7 +22,13 @@ from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.swf import write_swf
 
 ROOT = Path(__file__).parents[3]
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *ROOT.glob("plugin/*.md"), *ROOT.glob("traces/*.md")]
+PAGES = [
+    ROOT / "README.md",
+    *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("docs/tutorials/*.md")),
+    *ROOT.glob("plugin/*.md"),
+    *ROOT.glob("traces/*.md"),
+]
 
 # Lines that need a Slurm, a GPU, hours or a download: the tests that run such a line.
 ELSEWHERE = {
@@ -62,7 +68,7 @@ def lines() -> list[str]:
     found: dict[str, None] = {}
     for page in PAGES:
         text = page.read_text(encoding="utf-8").replace("\\\n", " ")
-        for row in re.findall(r"^(?: {4,}|\$ )(?:[A-Z_]+=\S+ )*(slurm-rl [^\n]*)", text, re.MULTILINE):
+        for row in re.findall(r"^(?: {4,}|\$ )(?:[A-Z_]+=\S+ )*(?:sudo )?(slurm-rl [^\n]*)", text, re.MULTILINE):
             found[re.sub(r"\s{2,}(#.*)?", " ", re.sub(r"\s+#.*", "", row)).strip()] = None
     return list(found)
 

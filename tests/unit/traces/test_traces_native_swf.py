@@ -54,6 +54,21 @@ class TestNative:
         assert trace.job_name.strings() == ["", "train"]
         assert trace.notes == ()
 
+    def test_dates_become_seconds_from_the_first_submission(self, tmp_path: Path) -> None:
+        path = a_file(
+            tmp_path,
+            "t.csv",
+            HEADER + ",deadline",
+            "1,2026-01-31T08:00:00Z,60,,1,,,,,,,,,2026-01-31T09:00:00",
+            "2,2026-01-31 08:00:30,60,,1,,,,,,,,,",
+            "3,2026-01-31T10:01:00+02:00,60,,1,,,,,,,,,",
+            "4,yesterday,60,,1,,,,,,,,,",
+        )
+        trace = read_trace(path)
+        assert jobs(trace, "job_id", "submit_time", "deadline") == [(1, 0, 3600), (2, 30, -1), (3, 60, -1)]
+        assert trace.meta["time_origin"] == 1769846400
+        assert trace.notes == (Note("submit_time is not a time", 1, (5,), dropped=True),)
+
     def test_seconds_are_rounded_half_up(self, tmp_path: Path) -> None:
         path = a_file(tmp_path, "t.csv", HEADER, "1,0.5,1.5,2.49,1,,,,,,,,", "2,1.4,2.5,0.5,1,,,,,,,,")
         assert jobs(read_trace(path), "submit_time", "run_time", "time_limit") == [(1, 2, 2), (1, 3, 1)]

@@ -96,6 +96,32 @@ class TestText:
         assert jobs(trace, "job_id", "submit_time", "run_time", "status") == [(12, 0, 3000, "COMPLETED")]
         assert [(n.rows, n.lines, n.dropped) for n in trace.notes] == [(1, (2,), True)]
 
+    def test_a_resized_job_ran_for_the_sum_of_its_sizes(self, tmp_path: Path) -> None:
+        path = a_file(
+            tmp_path,
+            "sacct.txt",
+            HEADER,
+            a_row("12", state="RESIZING", elapsed="00:10:00", tres="cpu=8,gres/gpu:a100=4,mem=64G,node=1"),
+            a_row("12", start="2024-03-01T10:40:00", elapsed="00:50:00"),
+            a_row("13", state="RESIZING", elapsed="00:10:00"),
+        )
+        trace = read_trace(path)
+        assert jobs(trace, "job_id", "submit_time", "run_time", "num_gpus", "status") == [
+            (12, 0, 3600, 2.0, "COMPLETED")
+        ]
+        assert trace.notes == (
+            Note("resized and not finished since", 1, (4,), dropped=True),
+            Note("earlier sizes of resized jobs: added to their last", 1, (2,), dropped=True),
+        )
+
+    def test_a_job_without_a_limit_is_noted(self, tmp_path: Path) -> None:
+        for column in ("Timelimit", "TimelimitRaw"):
+            head = f"JobIDRaw|Submit|Start|End|Elapsed|{column}|State"
+            row = "6|1700000005|1700000010|1700000020|00:00:10|UNLIMITED|COMPLETED"
+            trace = read_trace(a_file(tmp_path, f"{column}.txt", head, row))
+            assert trace.time_limit.tolist() == [-1]
+            assert trace.notes == (Note("no time limit (UNLIMITED): taken as unknown", 1, (2,), dropped=False),)
+
     def test_array_tasks_are_jobs_and_het_parts_are_not(self, tmp_path: Path) -> None:
         path = a_file(
             tmp_path,
