@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +35,12 @@ def run_on_slurm(
     tasks: int,
     retries: int,
     say: Callable[[str], None],
+    command: Sequence[str] | None = None,
 ) -> list[dict[str, Any]]:
     """Submits, waits, and submits again what preempted, killed or failed tasks left; the jobs that ran.
 
     A task skips what is finished, so a requeued one goes on. Tasks of an earlier, interrupted command are waited for.
+    `command`: the words of a part, but for --out, --workers and --part; without, those of `bench`.
     """
     try:
         from slurm_rl.train.submit import submit_array, wait_for
@@ -54,10 +56,11 @@ def run_on_slurm(
         names = {unit.name for unit in left}
         plan = [unit.name for unit in suite.module.plan(settings)]
         parts = [k for k in range(1, tasks + 1) if names.intersection(plan[k - 1 :: tasks])]
-        base = [sys.executable, "-m", "slurm_rl", "bench", *words_of(suite, settings), "--out", str(out.resolve()),
+        words = ["bench", *words_of(suite, settings)] if command is None else command
+        base = [sys.executable, "-m", "slurm_rl", *words, "--out", str(out.resolve()),
                 "--workers", own["cpus-per-task"]]  # fmt: skip
         commands = {f"part {k} of {tasks}": [*base, "--part", f"{k}/{tasks}"] for k in parts}
-        submitted = submit_array(commands, out / FOLDER, own, f"slurm-rl-bench-{suite.name}")
+        submitted = submit_array(commands, out / FOLDER, own, f"slurm-rl-{words[0]}-{suite.name}")
         told = [{"part": j.called, "job": j.job, "log": j.log} for j in submitted]
         jobs += told
         replace(out / FOLDER / _SUBMITTED, json.dumps([j["job"] for j in told]).encode())

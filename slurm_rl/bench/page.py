@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 
 from slurm_rl import __version__
 from slurm_rl.bench.rows import Kept, finished, replace, write_csv
@@ -34,22 +36,28 @@ def write(suite: Suite, settings: Settings, out: Path) -> tuple[Findings, list[P
     summary = {"suite": suite.name, "settings": settings, "summary": list(found.summary), "figures": found.figures,
                "tables": [asdict(t) for t in found.tables]}  # fmt: skip
     written.append(replace(out / "summary.json", json.dumps(summary, indent=1).encode() + b"\n"))
-    written.append(replace(out / "report.html", _page(suite, settings, found, mine).encode()))
+    command = f"slurm-rl bench {suite.name} --seeds {settings['seeds']}"
+    written.append(replace(out / "report.html", page(command, settings, found, mine).encode()))
     return found, [*written, *figures], lacking
 
 
-def _page(suite: Suite, settings: Settings, found: Findings, kept: Mapping[str, Kept]) -> str:
+def page(command: str, settings: Settings, found: Findings, kept: Mapping[str, Kept], *, sortable: bool = False) -> str:
+    """One page that needs nothing else; `sortable`: a click on a heading sorts, and a word filters the tables."""
     drawings: list[dict[str, Any]] = [
         {"uri": "data:image/svg+xml;base64," + base64.b64encode(d.svg.encode()).decode("ascii"), "name": d.name,
          "caption": d.caption, "width": round(d.width), "height": round(d.height)}
         for d in found.drawings
     ]  # fmt: skip
     environment = Environment(autoescape=True, undefined=StrictUndefined)
-    template = (files("slurm_rl.bench") / "template" / "page.html.j2").read_text(encoding="utf-8")
+    folder = files("slurm_rl.bench") / "template"
+    template = (folder / "page.html.j2").read_text(encoding="utf-8")
+    script = (folder / "tables.js").read_text(encoding="utf-8") if sortable else ""
     return environment.from_string(template).render(
         title=found.title,
         version=__version__,
-        command=f"slurm-rl bench {suite.name} --seeds {settings['seeds']}",
+        command=command,
+        script=Markup(script),  # noqa: S704  # our own file
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
         summary=found.summary,
         drawings=drawings,
         tables=found.tables,

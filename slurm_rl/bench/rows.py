@@ -59,8 +59,11 @@ def finished(out: Path) -> dict[str, Kept]:
     return found
 
 
-def begin(out: Path, suite: str, settings: Settings) -> None:
-    """Makes OUT the place of this bench, or goes on with it; refuses what holds something else."""
+def begin(out: Path, suite: str, settings: Settings, what: str = "bench", option: str = "--") -> None:
+    """Makes OUT the place of this bench, or goes on with it; refuses what holds something else.
+
+    `what` it is called and what its options begin with are for errors.
+    """
     wanted = {"suite": suite, "settings": settings, "version": __version__}
     file = out / MANIFEST
     if file.is_file():
@@ -69,33 +72,33 @@ def begin(out: Path, suite: str, settings: Settings) -> None:
         except ValueError:
             raise InputError("not readable", file=str(file), remedy="remove it, or give another --out") from None
         if known != json.loads(json.dumps(wanted)):
-            differs = _difference(known, wanted)
-            raise InputError(f"{out} holds a bench with another {differs}", field="--out", remedy="give another --out")
+            differs = _difference(known, wanted, option)
+            raise InputError(f"{out} holds a {what} with another {differs}", field="--out", remedy="give another --out")
         return
     if out.exists() and (not out.is_dir() or any(p.name != ".lock" for p in out.iterdir())):
         raise InputError(f"{out} holds something else", field="--out", remedy="give a new directory")
     replace(file, json.dumps(wanted, indent=1).encode() + b"\n")
 
 
-def _difference(known: Mapping[str, object], wanted: Mapping[str, object]) -> str:
+def _difference(known: Mapping[str, object], wanted: Mapping[str, object], option: str) -> str:
     for name in ("suite", "version"):
         if known.get(name) != wanted[name]:
             return f"{name} ({known.get(name)})"
     had, want = known.get("settings"), wanted["settings"]
     assert isinstance(want, dict)  # noqa: S101  # ours
     names = [n for n in want if not isinstance(had, dict) or had.get(n) != json.loads(json.dumps(want[n]))]
-    return f"--{names[0].replace('_', '-')}" if names else "set of options"
+    return f"{option}{names[0].replace('_', '-') if option else names[0]}" if names else "set of options"
 
 
 @contextmanager
-def locked(out: Path) -> Iterator[None]:
+def locked(out: Path, what: str = "bench") -> Iterator[None]:
     """Keeps a second bench out of the directory; the lock ends with the process, whatever ends it."""
     out.mkdir(parents=True, exist_ok=True)
     with (out / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise InputError(f"another bench writes to {out}", field="--out") from None
+            raise InputError(f"another {what} writes to {out}", field="--out") from None
         yield
 
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,6 +55,7 @@ def bench(
     """Runs a suite; `_HELP` is what users see."""
     from slurm_rl.bench.rows import begin, locked
     from slurm_rl.bench.running import part_of, processors, run_units
+    from slurm_rl.cli.progress import counting
 
     row = _find(suite)
     if executor not in ("local", "slurm"):
@@ -73,7 +71,7 @@ def bench(
     count = workers or processors()
     if cut is not None:  # its lock is the file of its own that it writes
         begin(out, suite, settings)
-        with _bar(suite, as_json) as told:
+        with counting(suite, as_json) as told:
             run_units(row, settings, out, workers=count, part=cut, told=told)
         _say(as_json, {"out": str(out), "part": part}, f"part {part} of {suite} is in {out}")
         return
@@ -87,7 +85,7 @@ def bench(
             say = (lambda text: None) if as_json else (lambda text: print(text, flush=True))
             run_on_slurm(row, settings, out, slurm_options(slurm or []), tasks=tasks, retries=retries, say=say)
         else:
-            with _bar(suite, as_json) as told:
+            with counting(suite, as_json) as told:
                 run_units(row, settings, out, workers=count, part=None, told=told)
         _tell(row, settings, out, as_json, time.monotonic() - began)
 
@@ -122,23 +120,6 @@ def _settings(row: Any, given: dict[str, Any]) -> dict[str, Any]:
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-@contextmanager
-def _bar(suite: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar with the time that is left, on a terminal; nothing elsewhere."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda done, count: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-    from rich.progress import TimeRemainingColumn as TimeLeft
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-               TextColumn("left"), TimeLeft())  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(suite)
-        yield lambda done, count: bar.update(task, completed=done, total=count)
 
 
 def _say(as_json: bool, value: dict[str, Any], text: str) -> None:

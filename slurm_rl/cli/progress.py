@@ -25,3 +25,20 @@ def progress(quiet: bool) -> Iterator[Callable[[str, float], None] | None]:
             bar.update(tasks[label], completed=share)
 
         yield update
+
+
+@contextlib.contextmanager
+def counting(label: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar with the time that is left, on a terminal; nothing elsewhere."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda done, count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import TimeRemainingColumn as TimeLeft
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+               TextColumn("left"), TimeLeft())  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label)
+        yield lambda done, count: bar.update(task, completed=done, total=count)

@@ -57,6 +57,8 @@ Examples:
 
   slurm-rl replay traces/hetero.csv.gz --policy multifactor,examples/own_heuristic.py:short_and_old@user
 
+  slurm-rl replay --sweep examples/sweep.toml --out out/sweep
+
 {}
 """
 
@@ -94,7 +96,10 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command(help=_HELP.format(_catalogues()))
 def replay(
-    trace: Annotated[Path, typer.Argument(help="Trace file, of any format that `slurm-rl traces info` knows.")],
+    context: typer.Context,
+    trace: Annotated[
+        Path | None, typer.Argument(help="Trace file, of any format that `slurm-rl traces info` knows.")
+    ] = None,
     cluster: Annotated[Path | None, typer.Option(help="Cluster file; default: TRACE's NAME.cluster.json.")] = None,
     policy: Annotated[str | None, typer.Option(help="Policies, separated by commas.")] = None,
     backfill: Annotated[
@@ -174,9 +179,29 @@ def replay(
     real_metrics: Annotated[
         Path | None, typer.Option(help="Of --backend slurm: add a row a policy to this real_system_metrics.csv.")
     ] = None,
+    sweep: Annotated[
+        Path | None, typer.Option(help="A file of what to combine; all runs go to a Parquet file (docs/sweeps.md).")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Of --sweep: directory of its files; default out/NAME.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Of --sweep: processes; default one a processor.")] = None,
+    executor: Annotated[str, typer.Option(help="Of --sweep: local, or slurm: tasks of a job array.")] = "local",
+    tasks: Annotated[int, typer.Option(min=1, help="Of --executor slurm: how many.")] = 8,
+    retries: Annotated[int, typer.Option(min=0, help="Of --executor slurm: how often lost tasks run again.")] = 2,
+    slurm: Annotated[list[str] | None, typer.Option(help="An option for sbatch, KEY=VALUE; may be repeated.")] = None,
+    part: Annotated[str | None, typer.Option(help="Of --sweep: run the K-th of N parts, and report nothing.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Replays and prints; `_HELP` is what users see."""
+    from slurm_rl.cli.sweep import Asked as AskedSweep
+    from slurm_rl.cli.sweep import check_options, run_sweep
+
+    check_options(context, sweep is not None)
+    if sweep is not None:
+        where_and_how = AskedSweep(out, workers, executor, tasks, retries, slurm or [], part)
+        run_sweep(sweep, trace, cluster, where_and_how, as_json)
+        return
+    if trace is None:
+        raise InputError("names no trace", field="TRACE", remedy="give a trace file, or --sweep FILE.toml")
     from slurm_rl.cli.auto import AUTO, auto_run
     from slurm_rl.cli.progress import progress
     from slurm_rl.cli.promise import keep_promise

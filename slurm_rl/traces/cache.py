@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import mmap
 import os
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -39,11 +41,7 @@ def load(name: str) -> Trace | None:
     path = directory() / name
     try:
         with path.open("rb") as file:
-            if file.read(len(_MAGIC)) != _MAGIC:
-                return None
-            size = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(size))
-            file.seek(header["start"])
+            header = _header(file)
             # Read, not mapped: a mapped file that another process cuts short would kill this one.
             body = np.fromfile(file, dtype=np.uint8)
         if len(body) != header["bytes"]:
@@ -60,20 +58,49 @@ def save(name: str, trace: Trace) -> None:
     with contextlib.suppress(OSError):
         folder = directory()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        header, blocks = _pack(trace)
-        handle, temporary = tempfile.mkstemp(prefix=".new-", dir=folder)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(_MAGIC + len(header).to_bytes(8, "little") + header)
-                file.write(b"\0" * (-file.tell() % _ALIGN))
-                for block in blocks:
-                    file.write(block.data)
-                    file.write(b"\0" * (-block.nbytes % _ALIGN))
-            os.replace(temporary, folder / name)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        write_packed(folder / name, trace)
         _shrink(folder, keep=name)
+
+
+def write_packed(path: Path, trace: Trace) -> None:
+    """Writes a trace, its name excepted, as a file that `map_packed` reads: whole, or not at all."""
+    header, blocks = _pack(trace)
+    handle, temporary = tempfile.mkstemp(prefix=".new-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(_MAGIC + len(header).to_bytes(8, "little") + header)
+            file.write(b"\0" * (-file.tell() % _ALIGN))
+            for block in blocks:
+                file.write(block.data)
+                file.write(b"\0" * (-block.nbytes % _ALIGN))
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def map_packed(path: Path) -> Trace:
+    """The trace of such a file, mapped: processes that do this share its memory. Nobody may write to the file then.
+
+    Raises OSError or ValueError where there is none that is whole.
+    """
+    with path.open("rb") as file:
+        header = _header(file)
+        start, size = int(header["start"]), int(header["bytes"])
+        if os.fstat(file.fileno()).st_size != start + size:
+            raise ValueError(f"{path} is not whole")
+        # Copied on write: kernels are compiled for arrays that may be written to.
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    return _unpack(header, np.frombuffer(mapped, dtype=np.uint8)[start:])
+
+
+def _header(file: BinaryIO) -> dict[str, Any]:
+    """What the columns are; the file then stands where they begin."""
+    if file.read(len(_MAGIC)) != _MAGIC:
+        raise ValueError("not a packed trace")
+    header: dict[str, Any] = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    file.seek(header["start"])
+    return header
 
 
 def _shrink(folder: Path, keep: str) -> None:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from slurm_rl.bench.rows import PARTS, finished
@@ -70,3 +71,28 @@ def test_tasks_in_parallel_give_the_same_table_and_lost_ones_run_again(
     assert killer.kept > 0, "tasks were lost after they had finished something"
     assert bench(capsys, *LONGER, "--out", tmp_path / "whole", "--workers", 2)[0] == 0
     assert (lost / NAME).read_bytes() == (tmp_path / "whole" / NAME).read_bytes()
+
+
+@pytest.mark.releases("installed")
+def test_a_sweep_on_slurm_has_the_rows_of_one_here(
+    slurm: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(slurm.slurm_conf))
+    file = tmp_path / "s.toml"
+    trace = Path(__file__).parents[3] / "traces" / "real01.csv"
+    file.write_text(f'trace = "{trace}"\npolicies = ["fcfs", "sjf@user"]\nseeds = [0, 1]\n')
+
+    def sweep(*words: object) -> pd.DataFrame:
+        out = tmp_path / str(len(words))
+        with pytest.raises(SystemExit) as ended:
+            main([*map(str, ("replay", "--sweep", file, "--out", out, *words)), "--json"])
+        said = capsys.readouterr()
+        assert not ended.value.code, said
+        assert not list(out.glob("trace*")), "the parsed trace is taken away"
+        table = pd.read_parquet(out / "runs.parquet")
+        return table.drop(
+            columns=["wall_seconds", "jobs_per_second", "peak_rss_mb", "decision_p50_us", "decision_p99_us"]
+        )
+
+    there = sweep("--executor", "slurm", "--tasks", 2, "--slurm", "mem=1G")
+    pd.testing.assert_frame_equal(there, sweep("--workers", 1))

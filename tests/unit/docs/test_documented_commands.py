@@ -59,7 +59,7 @@ ELSEWHERE = {
     "undo": "tests/unit/live/test_undo_command.py",
     "when": "tests/unit",
 }
-NEEDS_SLURM = ("--backend slurm", "--from-slurm", "--slurm-conf")
+NEEDS_SLURM = ("--backend slurm", "--from-slurm", "--slurm-conf", "--sweep")  # sweeps: tests/unit/bench/test_sweep.py
 HERE = ("replay", "evaluate", "traces generate", "traces info", "traces perturb", "models list", "show-conf", "version")
 
 
