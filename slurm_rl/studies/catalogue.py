@@ -148,7 +148,7 @@ STUDIES = {
             "reality",
             "fidelity.md: does the gain hold? (root)",
             "reality",
-            ("3", "25"),
+            ("3", "60"),
             ("1", "10", "out/reality-quick.json", "mixed"),
             (_VENUS,),
         ),

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from slurm_rl.traces.trace import Trace, make_trace
 from slurm_rl_sim.replay import Prepared, parse_contenders, prepare, replay
 
 OWN, OURS = "multifactor", "rl:default"
-CLOCK = 60.0  # so that a tick, a second of real time, is a minute of the lab's
+CLOCK = 30.0  # so that a tick, a second of real time, is half a minute of the lab's
 INFLUENCE = 0.5  # as shipped
 WEIGHTS = {"age": 1000.0, "fairshare": 0.0, "job_size": 0.0, "partition": 0.0, "qos": 0.0, "tres": 0.0}
 LATE = 0.05  # of the mean wait: a run whose submissions were later than that on average does not count
@@ -47,12 +48,17 @@ def mixed() -> tuple[Trace, Cluster]:
 
 
 def venus() -> tuple[Trace, Cluster]:
-    """Consecutive jobs of Helios Venus from its busiest hours, run times and arrivals scaled to four nodes."""
+    """Consecutive jobs of Helios Venus, run times and arrivals scaled to four nodes: of its busiest tenth most users.
+
+    The very busiest stretch is one user's hundred equal jobs, whose order does not matter.
+    """
     cluster = Cluster("four nodes of Venus", (NodeClass(4, "V100", 8, 48, mem_gb=256.0),))
     whole = read_trace(public() / "helios_venus_sept2020.csv.gz")
     keep = np.flatnonzero((whole.num_gpus >= 1) & (whole.num_gpus <= 8) & (whole.run_time >= 60))
     gaps = whole.submit_time[keep[_JOBS:]] - whole.submit_time[keep[:-_JOBS]]
-    first = int(np.argmin(gaps))
+    busy = np.flatnonzero(gaps <= np.quantile(gaps, 0.1))
+    users = [len(np.unique(whole.user.codes[keep[i : i + _JOBS]])) for i in busy.tolist()]
+    first = int(busy[np.argmax(users)])
     taken = whole.take(keep[first : first + _JOBS])
     rng = np.random.default_rng(2)
     run = np.minimum(taken.run_time, 24 * 3600.0) ** 0.6  # hours become minutes, and the order stays
@@ -101,6 +107,7 @@ def one(prepared: Prepared, policy: str, clock: float) -> dict[str, Any]:
     metrics = {name: made.run.metrics[name] for name in (*FIGURES, "jobs", "completed", "killed", "rejected")}
     return {
         "policy": policy,
+        "clock": made.clock,
         "metrics": metrics,
         "ticks": made.ticks,
         "updates": made.updates,
@@ -142,7 +149,22 @@ def table(name: str, runs: list[dict[str, Any]], simulated: dict[str, dict[str, 
     return "\n".join(lines)
 
 
-def main(runs: str = "3", minutes: str = "25", out: str = "out/reality.json", workloads: str = "mixed,venus") -> None:
+def _missing(done: dict[str, list[dict[str, Any]]], names: tuple[str, ...], runs: int) -> Iterator[tuple[str, str]]:
+    """Runs to make next, in turns; a run that does not count is made again."""
+    for number in range(1, runs + 1):
+        for name in names:
+            for policy in (OWN, OURS):
+                while sum(r["policy"] == policy and r["sound"] for r in done.get(name, [])) < number:
+                    yield name, policy
+
+
+def main(
+    runs: str = "3",
+    minutes: str = "60",
+    out: str = "out/reality.json",
+    workloads: str = "mixed,venus",
+    clock: str = f"{CLOCK:g}",
+) -> None:
     """Makes the runs that are still missing, as far as the time goes, and prints the tables."""
     if os.geteuid() != 0:
         raise InputError("reality starts labs of its own, which needs root", remedy="sudo slurm-rl study reality")
@@ -152,17 +174,14 @@ def main(runs: str = "3", minutes: str = "25", out: str = "out/reality.json", wo
     until = time.monotonic() + 60.0 * float(minutes)
     prepared = {name: prepare(*WORKLOADS[name]()) for name in workloads.split(",")}
     simulated = {name: predicted(p) for name, p in prepared.items()}
-    for number in range(1, int(runs) + 1):
-        for name, policy in ((n, p) for n in prepared for p in (OWN, OURS)):
-            rows = done.setdefault(name, [])
-            if sum(r["policy"] == policy and r["sound"] for r in rows) >= number:
-                continue
-            took = [r["real_seconds"] for r in rows] or [1.6 * _BUSY / CLOCK + _START]
-            if time.monotonic() + max(took) > until:
-                print(f"no time left for {name}, {policy}, run {number}: call again", file=sys.stderr, flush=True)
-                continue
-            rows.append(one(prepared[name], policy, CLOCK))
-            path.write_text(json.dumps(done, indent=1) + "\n", encoding="utf-8")
-            print(f"{name}: {json.dumps(rows[-1])}", file=sys.stderr, flush=True)
+    for name, policy in _missing(done, tuple(prepared), int(runs)):
+        rows = done.setdefault(name, [])
+        took = [r["real_seconds"] for r in rows] or [1.6 * _BUSY / float(clock) + _START]
+        if time.monotonic() + max(took) > until:
+            print(f"no time left for {name}, {policy}: call again", file=sys.stderr, flush=True)
+            break
+        rows.append(one(prepared[name], policy, float(clock)))
+        path.write_text(json.dumps(done, indent=1) + "\n", encoding="utf-8")
+        print(f"{name}: {json.dumps(rows[-1])}", file=sys.stderr, flush=True)
     for name in prepared:
         print(table(name, done.get(name, []), simulated[name]) + "\n")
