@@ -131,6 +131,7 @@ def a_simulation(
     events: Sequence[Event] = (),
     lane: float = 0.0,
     slurm: SlurmSettings | None = None,
+    by_runs: bool | None = None,
 ) -> tuple[Simulation, list[int]]:
     """A simulation that has not begun, and the jobs' ids in the order of its rows."""
     trace = a_trace(jobs)
@@ -149,20 +150,21 @@ def a_simulation(
             np.array([e.up for e in events], dtype=np.int8),
         ),
         slurm=slurm,
+        by_runs=by_runs,
     )
     return simulation, trace.job_id.tolist()
 
 
 def outcome(simulation: Simulation, ids: Sequence[int]) -> dict[int, Ran]:
     """What has become of each job so far, by its id."""
-    live, log = simulation.world["live"], simulation.world["log"]
+    live, log, more = (simulation.world[name] for name in ("live", "log", "log_more"))
     number = simulation.workload.node_number
     result = {}
     for row, job in zip(live, ids, strict=True):
         units: dict[int, int] = {}
-        for entry in log[row["log_first"] : row["log_first"] + row["log_count"]]:
-            node = int(number[entry["node"]])
-            units[node] = units.get(node, 0) + int(entry["units"])
+        for at in range(row["log_first"], row["log_first"] + row["log_count"]):
+            for n in range(int(log["node"][at]), int(log["node"][at]) + 1 + (int(more[at]) if len(more) else 0)):
+                units[int(number[n])] = units.get(int(number[n]), 0) + int(log["units"][at])
         result[job] = Ran(int(row["start"]), int(row["end"]), STATES[row["state"]], tuple(sorted(units.items())))
     return result
 

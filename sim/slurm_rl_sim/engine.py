@@ -28,6 +28,7 @@ from slurm_rl.kernel.arrays import (
 from slurm_rl.kernel.jit import inlined, inner, kernel
 from slurm_rl.kernel.links import INT, NOTHING, by_address
 from slurm_rl.place.kernels import call_place
+from slurm_rl.place.runs import call_change_node
 from slurm_rl.policy.catalogue import BY_USER
 from slurm_rl.policy.estimate import finish
 from slurm_rl.policy.fairshare import fair_tree
@@ -78,9 +79,12 @@ def node_events(w: Record, now: int) -> None:
                     k += 1
         sign = 1 if up else -1
         nodes.down[n] = 1 - up
-        free[NOW, n, CPU] += sign * nodes.cpu[n]
-        free[NOW, n, MEM] += sign * nodes.mem[n]
-        free[NOW, n, GPU] += sign * nodes.gpu[n]
+        if w.by_runs:
+            call_change_node(w, np.int64(n), np.int64(sign))
+        else:
+            free[NOW, n, CPU] += sign * nodes.cpu[n]
+            free[NOW, n, MEM] += sign * nodes.mem[n]
+            free[NOW, n, GPU] += sign * nodes.gpu[n]
         total[NOW, pool, CPU] += sign * nodes.cpu[n]
         total[NOW, pool, MEM] += sign * nodes.mem[n]
         total[NOW, pool, GPU] += sign * nodes.gpu[n]
@@ -101,7 +105,7 @@ call_node_events = by_address("node_events", node_events, NOTHING, INT)
 def _holds(w: Record, j: int, n: int) -> bool:
     e = t.live(w).held[j]
     while e > 0:
-        if t.entries(w).node[e] == n:
+        if t.entries(w).node[e] <= n <= t.entries(w).node[e] + t.entries(w).more[e]:
             return True
         e = t.entries(w).next[e]
     return False
@@ -261,7 +265,7 @@ def advance(world: Array, until: int, pause: bool) -> int:
             if pause:
                 return BEFORE_PASS
         # The log has room for one run of each job: those of requeued ones come on top.
-        if (w.requeued > 0 or w.preempt) and w.logged + w.entries_0 > w.log_0:
+        if (w.requeued > 0 or w.preempt or w.by_runs) and w.logged + w.entries_0 > w.log_0:
             return GROW
         if not _schedule_all(w, w.clock):
             return GROW

@@ -13,10 +13,10 @@ JOB_COLUMNS = ("job_id", "start_time", "end_time", "wait", "nodes", "gpus", "gpu
 def jobs_frame(result: Result) -> pd.DataFrame:
     """One row a job of the trace: JOB_COLUMNS, then what was submitted; blank where a job never ran."""
     workload, trace, ran = result.workload, result.trace, result.ran
-    job, node, _ = result.entries()
-    pairs = np.unique(np.stack([job, node]), axis=1)
+    job, node, _, count = result.runs()
+    pairs, first = np.unique(np.stack([job, node]), axis=1, return_index=True)  # a node may have several records
     nodes = np.zeros(len(result.start), dtype=np.int64)
-    np.add.at(nodes, pairs[0], 1)
+    np.add.at(nodes, pairs[0], count[first])
     shape = workload.requests[workload.jobs["request"]]
     on_gpus = (shape["gpu"] + shape["share"]) > 0
     types: dict[int, set[str]] = {}

@@ -120,6 +120,8 @@ def launch(w: Record, j: int, now: int, began: int) -> None:
         log.units[at] = entries.units[e]
         if len(t.log_gpus(w)) > 0:
             t.log_gpus(w)[at] = entries.gpus[e]
+        if len(t.log_more(w)) > 0:
+            t.log_more(w)[at] = entries.more[e]
         at += 1
         e = entries.next[e]
     live.log_first[j] = first

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -20,7 +20,7 @@ class Result:
     """One row a job of the trace, in its order; `start` and `end` are -1 for a job that never ran.
 
     `log_first` and `log_count` point into `log`, whose records name a node (a row of `workload.nodes`) and the units
-    of the job's request that it holds there.
+    of the job's request that it holds there; `log_more` says on how many nodes behind it holds the same.
     """
 
     trace: Trace
@@ -36,6 +36,7 @@ class Result:
     rejected: dict[int, str]  # job -> why it never ran
     requeued: int
     latency_us: tuple[float, float]  # median and 99th percentile of a scheduling pass, NaN if unknown
+    log_more: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # empty: each record is of one node
 
     @property
     def ran(self) -> Array:
@@ -49,8 +50,17 @@ class Result:
 
     def entries(self) -> tuple[Array, Array, Array]:
         """Who ran where: (job, node, units), one row a pair."""
+        job, node, units, count = self.runs()
+        if not len(self.log_more):
+            return job, node, units
+        behind = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+        return np.repeat(job, count), np.repeat(node, count) + behind, np.repeat(units, count)
+
+    def runs(self) -> tuple[Array, Array, Array, Array]:
+        """The same, nodes that are neighbours and alike in one row: (job, first node, units on each, nodes)."""
         job, at = self._rows()
-        return job, self.log["node"][at].astype(np.int64), self.log["units"][at].astype(np.int64)
+        count = self.log_more[at] + 1 if len(self.log_more) else np.ones(len(at), dtype=np.int64)
+        return job, self.log["node"][at].astype(np.int64), self.log["units"][at].astype(np.int64), count
 
     def gpu_types(self) -> tuple[Array, Array]:
         """GPU types that jobs ran on: (job, type), one row a pair; a job without GPUs has its nodes' first types."""
@@ -96,6 +106,7 @@ def result_of(simulation: Simulation, trace: Trace, measured: Array) -> Result:
         rejected,
         int(simulation.world["requeued"]),
         _latency(simulation),
+        simulation.world["log_more"],
     )
 
 

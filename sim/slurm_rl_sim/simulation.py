@@ -20,6 +20,7 @@ from slurm_rl.kernel.links import link
 from slurm_rl.kernel.tables import World, enough_rows, fill_views
 from slurm_rl.kernel.world import new_world
 from slurm_rl.place.catalogue import PLACEMENTS
+from slurm_rl.place.counting import make_runs, may_count, pays, without_runs
 from slurm_rl.place.outside import find_placement
 from slurm_rl.place.plan import Planner
 from slurm_rl.policy.catalogue import POLICIES
@@ -75,6 +76,7 @@ class Simulation:
         weights: dict[str, float] | None = None,
         planner: Planner | None = None,
         slurm: SlurmSettings | None = None,
+        by_runs: bool | None = None,  # count nodes that are alike (place/counting.py); None: where it pays
     ) -> None:
         self.rule, self.placement = RULES[backfill], PLACEMENTS[find_placement(placement)]
         if preempt and not policy.row.may_preempt:
@@ -94,6 +96,8 @@ class Simulation:
         settings = settings_for(policy, influence=influence, preempt=preempt, weights=weights)
         settings |= slurm.priority if slurm is not None else {}
         settings |= self.rule.told(slurm) | self.placement.settings
+        counts = may_count(workload, backfill, self.placement.name) and not preempt
+        settings["by_runs"] = counts and (pays(workload) if by_runs is None else by_runs)
         self.world = self._make_world(settings, run_time, events or NodeEvents())
         self.cycles_per_second = 0.0
 
@@ -112,6 +116,8 @@ class Simulation:
         world["live"]["state"][list(wl.rejected)] = st.REJECTED
         make_tables(world, self.rule)
         link_kernels(world, self.policy.row, self.placement, self.rule)
+        if settings["by_runs"]:
+            make_runs(world)
         if settings["lane_share"]:
             link(world, "enter_lane")
         if settings["preempt"]:
@@ -148,8 +154,9 @@ class Simulation:
         """Doubles the rows of the profile and the log; nothing was scheduled since it was asked for."""
         if self.rule.profile == "nodes":
             enough_rows(self.world, 2 * len(self.world["rows"]), on_nodes=True)
-        log = self.world["log"]
-        self.world["log"] = np.concatenate([log, np.empty(len(log), dtype=log.dtype)])
+        for name in ("log", "log_gpus", "log_more"):
+            rows = self.world[name]
+            self.world[name] = np.concatenate([rows, np.empty(len(rows), dtype=rows.dtype)])
 
     def tape(self, rows: int, turns: int, *, temperature: float = 0.0, seed: int = 0) -> None:
         """Records what a network sees and does, for training; above temperature 0 its orders are drawn, not sorted."""
@@ -202,6 +209,7 @@ class Simulation:
         """What a scheduler may know at this moment: everything but the true run times."""
         world = self.world.copy()
         world["work"] = np.zeros(0)
+        without_runs(world)
         return Snapshot(self.now, world, np.flatnonzero(self.world["live"]["state"] == st.QUEUED))
 
     @property

@@ -38,6 +38,7 @@ def problems(simulation: Simulation) -> Iterator[str]:
     """What is wrong, if anything."""
     yield from _chains(simulation)
     yield from _free(simulation)
+    yield from _runs(simulation)
     yield from _running(simulation)
     yield from _queues(simulation)
 
@@ -69,11 +70,12 @@ def _chains(simulation: Simulation) -> Iterator[str]:
                 if e in owner:
                     yield f"entry {e} of job {j} is also {owner[e]}"
                 owner[e] = f"of job {j}"
-                units += int(entries["units"][e])
-                if entries["node"][e] not in mine:
-                    yield f"job {j} has node {entries['node'][e]}, which it may not use"
-                if field == "held" and nodes["down"][entries["node"][e]]:
-                    yield f"job {j} runs on node {entries['node'][e]}, which is down"
+                units += int(entries["units"][e]) * (1 + int(entries["more"][e]))
+                for n in _nodes(entries[e]):
+                    if n not in mine:
+                        yield f"job {j} has node {n}, which it may not use"
+                    if field == "held" and nodes["down"][n]:
+                        yield f"job {j} runs on node {n}, which is down"
             if units != request["units"]:
                 yield f"job {j} has {units} of {request['units']} units"
     if len(owner) != len(entries) - 1:
@@ -96,18 +98,19 @@ def _free(simulation: Simulation) -> Iterator[str]:
         request = world["requests"][row]
         demand = world["demand"][row, world["speed"].shape[1] :] if len(world["demand"]) else np.zeros(0, dtype=int)
         for e in _chain(simulation, int(world["live"]["held"][j])):
-            n, units, gpus = (int(entries[f][e]) for f in ("node", "units", "gpus"))
+            units, gpus = int(entries["units"][e]), int(entries["gpus"][e])
             asked = np.concatenate([[units * int(request["cpu"]), units * int(request["mem"]), 0], units * demand])
             if len(asked) < left.shape[1]:
                 asked = np.pad(asked, (0, left.shape[1] - len(asked)))
-            if request["exclusive"]:
-                asked = has[n].copy()
-            asked[GPU] = 0 if slots else units * int(request["gpu"])
-            left[n] -= asked
-            for k in range(slots):
-                if gpus >> k & 1:
-                    taken[n, k] += need_of(request, int(parts[n, k])) if request["share"] else int(parts[n, k])
-                    yield from _wrong_gpu(request, n, k, devices[n, k])
+            for n in _nodes(entries[e]):
+                if request["exclusive"]:
+                    asked = has[n].copy()
+                asked[GPU] = 0 if slots else units * int(request["gpu"])
+                left[n] -= asked
+                for k in range(slots):
+                    if gpus >> k & 1:
+                        taken[n, k] += need_of(request, int(parts[n, k])) if request["share"] else int(parts[n, k])
+                        yield from _wrong_gpu(request, n, k, devices[n, k])
     if slots:
         left[:, GPU] = (taken == 0).sum(axis=1)
         for n, k in np.argwhere((types >= 0) & (taken > parts)).tolist():
@@ -122,6 +125,27 @@ def _free(simulation: Simulation) -> Iterator[str]:
         sums = left[nodes["pool"] == pool, :3].sum(axis=0)
         if (sums != total[NOW, pool]).any():
             yield f"pool {pool} has {total[NOW, pool].tolist()} free in sum, its nodes have {sums.tolist()}"
+
+
+def _nodes(entry: np.void) -> range:
+    """The nodes of an entry."""
+    return range(int(entry["node"]), int(entry["node"]) + int(entry["more"]) + 1)
+
+
+def _runs(simulation: Simulation) -> Iterator[str]:
+    """Runs cover each pool's nodes, say what is free on each now, and neighbours that are alike are in one."""
+    world = simulation.world
+    if not world["by_runs"]:
+        return
+    for pool, row in enumerate(world["pools"]):
+        first, last = int(row["first_node"]), int(row["last_node"])
+        rows = world["runs"][NOW, first : first + int(world["run_count"][NOW, pool])]
+        state = np.column_stack([world["nodes"]["klass"][first:last], world["free"][NOW, first:last, :3]])
+        begins = first + np.flatnonzero(np.append(True, (state[1:] != state[:-1]).any(axis=1)))
+        if not np.array_equal(rows[:, 0], begins):
+            yield f"pool {pool} has runs at {rows[:, 0].tolist()}, should be {begins.tolist()}"
+        elif not np.array_equal(rows[:, 1:], world["free"][NOW, begins, :3]):
+            yield f"pool {pool} has runs with another amount than its nodes"
 
 
 def _wrong_gpu(request: np.void, n: int, k: int, device: np.ndarray) -> Iterator[str]:

@@ -67,6 +67,9 @@ def easy_pass(
 @inlined
 def _meet_again(w: Record, pool: int, a: int, b: int, target: int, count: int) -> None:
     """Likewise of the nodes in `t.spot(w)` alone, the others being as they were."""
+    if w.by_runs:
+        meet(w, pool, a, b, target)
+        return
     free, used, total, spot = t.free(w), t.used(w), t.total(w), t.spot(w)
     for i in range(count):
         n = spot.node[i]

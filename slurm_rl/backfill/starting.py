@@ -10,6 +10,7 @@ from slurm_rl.kernel.jit import inlined, inner
 from slurm_rl.place.capacity import fits_totals
 from slurm_rl.place.catalogue import ROUND_ROBIN
 from slurm_rl.place.kernels import place_job, record, take
+from slurm_rl.place.runs import call_copy_runs, call_meet_runs
 
 
 @inner
@@ -69,6 +70,9 @@ def leave_running(w: Record, pool: int, j: int) -> None:
 @inner
 def copy_pool(w: Record, pool: int, source: int, target: int) -> None:
     """Copies a pool's part of one view into another."""
+    if w.by_runs:
+        call_copy_runs(w, pool, source, target)
+        return
     free, used, total = t.free(w), t.used(w), t.total(w)
     for n in range(t.pools(w).first_node[pool], t.pools(w).last_node[pool]):
         for c in range(free.shape[2]):
@@ -82,6 +86,9 @@ def copy_pool(w: Record, pool: int, source: int, target: int) -> None:
 @inner
 def meet(w: Record, pool: int, a: int, b: int, target: int) -> None:
     """On a pool's nodes, what is free in both views, with its sums; `target` may be one of them."""
+    if w.by_runs:
+        call_meet_runs(w, pool, a, b, target)
+        return
     free, used, total = t.free(w), t.used(w), t.total(w)
     slots = used.shape[2]
     cpu, mem, gpu = np.int64(0), np.int64(0), np.int64(0)

@@ -140,7 +140,10 @@ def generate(
     nodes: Annotated[str | None, typer.Option("--nodes", help="Or nodes: COUNTxTYPE:GPUS[:CPUS[:MEM_GB]],…")] = None,
     regime: Annotated[str | None, typer.Option("--regime", help="Named regime, e.g. bursty-x2-g8.")] = None,
     machine: Annotated[
-        str | None, typer.Option("--machine", help="Unlike ours: capability, throughput, interactive or one-user.")
+        str | None,
+        typer.Option(
+            "--machine", help="Unlike ours: capability, leadership, exascale, throughput, interactive or one-user."
+        ),
     ] = None,
     shape: Annotated[str | None, typer.Option("--shape", help="base, bursty, diurnal, shifted or work.")] = None,
     users: Annotated[int | None, typer.Option("--users", help="Number of users.")] = None,

@@ -336,5 +336,6 @@ def _with_pool(result: Result, other: Result, mine: Array) -> Result:
     first = np.where(mine, other.log_first + len(result.log), result.log_first)
     rejected = {j: why for j, why in result.rejected.items() if not mine[j]}
     rejected |= {j: why for j, why in other.rejected.items() if mine[j]}
-    log = np.concatenate([result.log, other.log])
-    return replace(result, **pick, log_first=first, log=log, rejected=rejected)
+    for name in ("log", "log_gpus", "log_more"):
+        pick[name] = np.concatenate([getattr(result, name), getattr(other, name)])
+    return replace(result, **pick, log_first=first, rejected=rejected)

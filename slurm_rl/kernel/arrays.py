@@ -134,7 +134,8 @@ POOL = np.dtype(
     align=True,
 )
 # Who holds what: chains of entries in one arena; entry 0 heads the chain of spare ones.
-ENTRY = np.dtype([("gpus", "i8"), ("node", "i8"), ("units", "i8"), ("next", "i8")], align=True)
+# `more`: so many nodes behind the named one hold the same; 0 unless the World has runs (place/runs.py).
+ENTRY = np.dtype([("gpus", "i8"), ("node", "i8"), ("units", "i8"), ("next", "i8"), ("more", "i8")], align=True)
 # What becomes of a job.
 LIVE = np.dtype(
     [
@@ -220,6 +221,7 @@ SCALARS = [
     ("source", "i8"),  # where estimates come from
     ("by_remaining", "i8"),  # 1: preemption compares remaining run times, 0: priorities
     ("placer", "i8"),  # of the placement, by its place in the catalogue
+    ("by_runs", "i8"),  # 1: nodes that are alike are counted (place/runs.py), and `free` is kept for NOW alone
     ("mixed", "i8"),  # 1: some node has GPUs of several types
     ("by_type", "i8"),  # 1: the placement prefers GPU types, which changes with the queue
     ("planned", "i8"),  # 1: the placement follows hints

@@ -63,6 +63,8 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "demand": (INT, 2),  # [requests, GPU types + kinds of other GRES] a unit; empty if nobody asks for such
     "node_sets": (INT, 2),  # [rows, 2] a kind, and the row to try next, -1: none
     "total": (INT, 3),  # [views, pools, 3] sums of cpu, mem, gpu
+    "runs": (INT, 3),  # [views, nodes, 4] first node, cpu, mem, gpu of each run of nodes that are alike
+    "run_count": (INT, 2),  # [views, pools] runs of each
     "entries": (ENTRY, 1),  # who holds what: chains of entries; entry 0 heads the chain of spare ones
     "spot": (ENTRY, 1),  # scratch: one job's placement
     "running": (INT, 1),  # a pool's running jobs, from its first_job on, by expected end
@@ -108,6 +110,7 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "events": (EVENT, 1),  # nodes that go down and come back
     "log": (LOG, 1),  # who ran where
     "log_gpus": (INT, 1),  # … on which GPUs, as bits; empty unless GPUs differ on a node
+    "log_more": (INT, 1),  # … and on so many nodes behind the named one; empty unless the World has runs
     "prefer": (FLOAT, 2),  # [requests, GPU types] where jobs should rather go; placers `greedy` and `mip`
     "hint_of": (INT, 1),  # [jobs] 1 + the job's first row in `hint`; 0: none; < 0: deferred until its negative
     "hint": (LOG, 1),  # nodes that a plan has chosen for jobs, and units on them
@@ -118,14 +121,18 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
 
 # Tables that a kernel may find empty: it asks for their length, or for another table that says so, before it reads.
 MAY_BE_EMPTY = frozenset(
-    "kind_node class_list used demand node_sets rows work order events log log_gpus tape turns hint_of hint "
-    "tiers mix choices".split()
+    "runs run_count kind_node class_list used demand node_sets rows work order events log log_gpus log_more tape turns "
+    "hint_of hint tiers mix choices".split()
 )
 
 # Slots for kernels that others call by their address (see links.py).
 LINKS = (
     "place",  # nodes for a request
     "place_special",  # a placement's own choice, or PASS
+    "shift_run",  # runs of nodes: what is free changes …
+    "change_node",  # … a node goes or comes back …
+    "copy_runs",  # … a view is copied …
+    "meet_runs",  # … what two views have in common
     "follow_hint",  # nodes that a plan has chosen
     "backfill_pass",  # which jobs start at an event …
     "backfill_cycle",  # … and at a rule's own ticks
@@ -274,6 +281,8 @@ others = _table("others")
 demand = _table("demand")
 node_sets = _table("node_sets")
 total = _table("total")
+runs = _table("runs")
+run_count = _table("run_count")
 entries = _table("entries")
 spot = _table("spot")
 running = _table("running")
@@ -319,6 +328,7 @@ turns = _table("turns")
 events = _table("events")
 log = _table("log")
 log_gpus = _table("log_gpus")
+log_more = _table("log_more")
 prefer = _table("prefer")
 hint_of = _table("hint_of")
 hint = _table("hint")

@@ -47,6 +47,9 @@ def new_world(
     accounts = np.zeros(wl.accounts, dtype=ACCOUNT)
     accounts["time"] = now
     planned = bool(settings.get("planned"))
+    by_runs = bool(settings.get("by_runs"))  # entries name many nodes each, and the log grows as it fills
+    held = _most_entries(wl, asked)
+    logged = min(asked, 4 * jobs) + held if by_runs else asked
     scratch = 0 if settings.get("fixed_order") and not planned else jobs  # a fixed order is never sorted
     made = {
         "jobs": wl.jobs,
@@ -66,7 +69,7 @@ def new_world(
         "demand": wl.demand,
         "node_sets": wl.node_sets,
         "total": np.zeros((FIRST_ROW, pools, 3), dtype=np.int64),
-        "entries": make_entries(_most_entries(wl, asked) + (asked if bookings else widest)),
+        "entries": make_entries(held + (asked if bookings else widest)),
         "spot": np.zeros(widest, dtype=ENTRY),
         "running": np.empty(jobs, dtype=np.int64),
         "part_bits": wl.part_bits,
@@ -82,8 +85,9 @@ def new_world(
         "order": np.empty(scratch, dtype=np.int64),
         "scratch": np.empty(scratch, dtype=np.int64),
         "started": np.empty(jobs, dtype=np.int64),
-        "log": np.empty(asked + 1, dtype=LOG),
-        "log_gpus": np.empty(asked + 1 if wl.mixed else 0, dtype=np.int64),
+        "log": np.empty(logged + 1, dtype=LOG),
+        "log_gpus": np.empty(logged + 1 if wl.mixed else 0, dtype=np.int64),
+        "log_more": np.zeros(logged + 1 if by_runs else 0, dtype=np.int64),
         "prefer": wl.speed[wl.requests["row"]],
         "hint_of": np.zeros(jobs if planned else 0, dtype=np.int64),
         "mix": np.zeros(RECENT if settings.get("weighs") else 0, dtype=MIX),
@@ -139,5 +143,6 @@ def _most_entries(wl: Workload, asked: int) -> int:
     """Bound on entries held at a time: the units that the nodes can hold, or all that the jobs ask for."""
     least = int(wl.requests["share"][wl.requests["share"] > 0].min(initial=GPU_MILLI))
     each = max(GPU_MILLI // least, int(wl.devices[:, :, PARTS].max(initial=0)) if wl.requests["shards"].any() else 1)
-    room = np.minimum(wl.nodes["cpu"].astype(np.int64), 1 << 20) + wl.nodes["gpu"] * np.int64(each)
+    thinnest = int(wl.requests["cpu"][wl.requests["cpu"] > 0].min(initial=1 << 20))
+    room = np.minimum(wl.nodes["cpu"].astype(np.int64), 1 << 20) // thinnest + wl.nodes["gpu"] * np.int64(each)
     return min(asked, int(room.sum()))

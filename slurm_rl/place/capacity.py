@@ -26,7 +26,7 @@ def fits_totals(w: Record, s: int, view: int) -> bool:
 
 
 @inlined
-def _times(free: int, per: int, wanted: int) -> int:
+def node_times(free: int, per: int, wanted: int) -> int:
     """How often `per` goes into `free`, at most `wanted`; divides only if the answer is neither all nor none."""
     if free >= wanted * per:
         return wanted
@@ -38,11 +38,11 @@ def _times(free: int, per: int, wanted: int) -> int:
 @inlined
 def node_room(free: Array, view: int, n: int, cpu: int, mem: int, gpu: int, wanted: int) -> int:
     """How many units of so much CPU, memory and whole GPUs a node has room for, at most `wanted`."""
-    room = _times(free[view, n, GPU], gpu, wanted)
+    room = node_times(free[view, n, GPU], gpu, wanted)
     if room > 0:
-        room = _times(free[view, n, CPU], cpu, room)
+        room = node_times(free[view, n, CPU], cpu, room)
     if room > 0:
-        room = _times(free[view, n, MEM], mem, room)
+        room = node_times(free[view, n, MEM], mem, room)
     return room
 
 

@@ -16,6 +16,7 @@ from slurm_rl.kernel.links import INT, by_address, slot
 from slurm_rl.place.capacity import NOT_MINE, capacity, fits_totals, node_room, sort_keys
 from slurm_rl.place.catalogue import FIRST_FIT, ROUND_ROBIN, SPREAD
 from slurm_rl.place.on_devices import pick_devices, shift
+from slurm_rl.place.runs import call_shift_run
 
 _FREE_MASK = np.int64((1 << 20) - 1)
 _NODE_MASK = np.int64((1 << 20) - 1)
@@ -197,7 +198,11 @@ def _best_last(
 def take(w: Record, s: int, view: int, count: int) -> None:
     """Takes the placement in `t.spot(w)` out of a view."""
     spot = t.spot(w)
-    if t.used(w).shape[2] > 0:
+    if w.by_runs:
+        for i in range(count):
+            call_shift_run(w, s, view, spot.node[i], -spot.units[i], spot.more[i] + 1)
+        _sums(w, s, view, -t.requests(w).units[s])
+    elif t.used(w).shape[2] > 0:
         for i in range(count):
             shift(w, s, view, spot.node[i], spot.units[i], spot.gpus[i], TAKE)
     else:
@@ -235,6 +240,7 @@ def record(w: Record, count: int) -> int:
         entries.node[e] = spot.node[i]
         entries.units[e] = spot.units[i]
         entries.gpus[e] = spot.gpus[i]
+        entries.more[e] = spot.more[i]
         entries.next[e] = chain
         chain = e
     entries.next[0] = spare
@@ -245,6 +251,12 @@ def record(w: Record, count: int) -> int:
 def apply(w: Record, s: int, view: int, chain: int, sign: int) -> None:
     """Takes (TAKE) a chain's holdings out of a view, or gives them back (GIVE)."""
     entries = t.entries(w)
+    if w.by_runs:
+        while chain > 0:
+            call_shift_run(w, s, view, entries.node[chain], sign * entries.units[chain], entries.more[chain] + 1)
+            chain = entries.next[chain]
+        _sums(w, s, view, sign * t.requests(w).units[s])
+        return
     if t.used(w).shape[2] > 0:
         while chain > 0:
             shift(w, s, view, entries.node[chain], entries.units[chain], entries.gpus[chain], sign)

@@ -2,7 +2,8 @@
 
 `capability`: thousands of nodes without GPUs, whole-node jobs from 128 nodes to all of them. `throughput`: very many
 jobs of one core. `interactive`: a small partition of short jobs by day beside a batch partition. `one-user`: one user
-with 95% of the load. The same name, number of jobs and seed give the same trace.
+with 95% of the load. `leadership` and `exascale`: 26,864 nodes of two classes and 100,000 of eight, jobs from one to
+half of them. The same name, number of jobs and seed give the same trace.
 """
 
 from __future__ import annotations
@@ -123,6 +124,39 @@ def _capability(jobs: int, seed: int) -> tuple[Trace, Cluster]:
     return trace, Cluster("capability", (NodeClass(nodes, cpus=cores, partition="batch"),))
 
 
+def _leadership(jobs: int, seed: int) -> tuple[Trace, Cluster]:
+    classes = (NodeClass(18_688, cpus=16, partition="batch"), NodeClass(8_176, cpus=32, partition="batch"))
+    return _wide("leadership", classes, jobs, np.random.default_rng([seed, 103]))
+
+
+def _exascale(jobs: int, seed: int) -> tuple[Trace, Cluster]:
+    classes = tuple(NodeClass(12_500, cpus=64 + 8 * k, partition="batch") for k in range(8))
+    return _wide("exascale", classes, jobs, np.random.default_rng([seed, 104]))
+
+
+def _wide(name: str, classes: tuple[NodeClass, ...], jobs: int, rng: np.random.Generator) -> tuple[Trace, Cluster]:
+    """Whole-node jobs, as many of each magnitude from one node to half of the machine; tens of them wait at a time."""
+    nodes, cores = sum(c.count for c in classes), min(c.cpus or 1 for c in classes)
+    sizes = np.unique(np.rint(np.geomspace(1, nodes / 2, 60)).astype(np.int64))
+    habits = _habits(200, sizes, np.ones(len(sizes)), 1.5 * HOUR, rng)
+    load, mean = 0.88, float(np.sum(habits.size * habits.weight))
+    days = jobs * mean * 2.0 * HOUR / (load * nodes * DAY)
+    submit, kind, run, limit = _drawn(habits, jobs, days, 2.0, load * nodes * days * DAY, DAY, rng)
+    wide = habits.size[kind]
+    trace = _trace(
+        name,
+        [f"u{u + 1:03d}" for u in habits.user[kind].tolist()],
+        submit=submit,
+        run_time=run,
+        time_limit=limit,
+        num_nodes=wide,
+        cpus=wide * float(cores),
+        partition=["batch"] * jobs,
+        job_name=[f"k{k}" for k in kind.tolist()],
+    )
+    return trace, Cluster(name, classes)
+
+
 def _throughput(jobs: int, seed: int) -> tuple[Trace, Cluster]:
     nodes, cores = 16, 32
     rng = np.random.default_rng([seed, 102])
@@ -180,6 +214,8 @@ def _merged(name: str, parts: Sequence[tuple[Trace, str, str]]) -> Trace:
 
 MACHINES = {
     "capability": Machine("4,096 nodes, no GPUs; whole-node jobs from 128 nodes to all.", 3000, _capability),
+    "leadership": Machine("26,864 nodes of two classes; jobs from one node to half of all.", 13_649, _leadership),
+    "exascale": Machine("100,000 nodes of eight classes; jobs from one node to half of all.", 20_000, _exascale),
     "throughput": Machine("512 cores; very many jobs of one core.", 60_000, _throughput),
     "interactive": Machine("A small partition of short jobs by day beside a batch one.", 8000, _interactive),
     "one-user": Machine("192 GPUs; one user has 95% of the load.", 6000, _one_user),

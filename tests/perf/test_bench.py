@@ -18,12 +18,13 @@ from perf.measure import Cost, Report, Row, best_of, command
 from perf.placement import a_batch, packed, packed_by_dot_product, shuffled_pods
 from perf.reference import on_counts, on_nodes
 from slurm_rl.domain.cluster import Cluster, NodeClass
-from slurm_rl.kernel.arrays import GPU, NOW
+from slurm_rl.kernel.arrays import GPU, NEVER, NOW
 from slurm_rl.place.greedy import place_greedily
 from slurm_rl.place.kernels import place
 from slurm_rl.place.mip import solve
 from slurm_rl.place.problem import parse_weights
 from slurm_rl.policy.registry import parse_policy
+from slurm_rl.traces.machines import machine
 from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.trace import make_trace
 from slurm_rl_sim.metrics import metrics
@@ -263,6 +264,33 @@ def test_growth(report: Report) -> None:
         (short, before), (long, after) = known[0], known[-1]
         allowed = long * np.log(long) / (short * np.log(short))
         report.add(Row(f"{policy}, queue {long:,.0f} to {short:,.0f}", "×", after / before, float(allowed)))
+
+
+@pytest.mark.parametrize(("name", "least"), [("leadership", 50_000.0), ("exascale", 20_000.0)])
+def test_large_machines(report: Report, name: str, least: float) -> None:
+    """EASY on wide jobs, by runs of nodes that are alike; node by node on the first of them, in the same process."""
+    trace, cluster = machine(name)
+    prepared = prepare(trace, cluster)
+
+    def ran(by_runs: bool, until: int) -> float:
+        run = Simulation(
+            prepared.workload,
+            trace.run_time.astype(np.float64),
+            parse_policy("fcfs"),
+            placement="best-fit",
+            by_runs=by_runs,
+        )
+        began = time.process_time()
+        run.run(until)
+        return run.ended / (time.process_time() - began)
+
+    ran(True, int(trace.submit_time[100]))  # compiled, or read from disk
+    by_runs = max(ran(True, int(NEVER) - 1) for _ in range(3))
+    by_nodes = ran(False, int(trace.submit_time[len(trace) // 20]))
+    report.add(
+        Row(f"{name}: {cluster.nodes:,} nodes, EASY", "jobs/s", by_runs, least, note=f"{by_nodes:,.0f} by nodes")
+    )
+    report.add(Row(f"{name}: time by runs to time by nodes", "×", by_nodes / by_runs, 0.05))
 
 
 def test_tier_placement(report: Report) -> None:
