@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slurm_rl.domain.bootstrap import middle95
 from slurm_rl.kernel.arrays import Array
 
 _DRAWS = 2000
@@ -45,8 +46,7 @@ def mean(values: Sequence[float] | Array, clusters: Sequence[object] | None = No
     dice = np.random.default_rng(17)
     drawn = dice.integers(len(sums), size=(_DRAWS, len(sums)))
     means = sums[drawn].sum(axis=1) / count[drawn].sum(axis=1)
-    low, high = np.percentile(means, (2.5, 97.5))
-    return Interval(float(each.mean()), float(low), float(high))
+    return Interval(float(each.mean()), *middle95(means))
 
 
 def ratio(mine: Sequence[float], theirs: Sequence[float], clusters: Sequence[object] | None = None) -> Interval:

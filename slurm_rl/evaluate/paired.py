@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slurm_rl.backfill.slurm_settings import SlurmSettings
+from slurm_rl.domain.bootstrap import middle95
 from slurm_rl.domain.cluster import Cluster
 from slurm_rl.errors import InputError
 from slurm_rl.kernel.arrays import Array
@@ -173,14 +174,14 @@ def _standing(
     draws = dice.integers(len(mine), size=(_DRAWS, len(mine)))
     for k in COMPARED:
         spread = logs[k][draws].mean(axis=1)
-        low[k], high[k] = (math.exp(float(q)) for q in np.percentile(spread, (2.5, 97.5)))
+        low[k], high[k] = map(math.exp, middle95(spread))
     # Means over jobs vary with the stretch of time as well: these are drawn too, the same ones for both policies.
     a, b = np.stack(blocks[contender]), np.stack(blocks[base])
     stretches = dice.integers(_BLOCKS, size=(_DRAWS, _BLOCKS))
     for column, k in ((1, "mean_bsld"), (2, "mean_wait")):
         top, bottom = (np.stack([x[draws[:, r]][np.arange(_DRAWS)[:, None], stretches, column].sum(axis=1)
                                  for r in range(len(mine))]).sum(axis=0) for x in (a, b))  # fmt: skip
-        low[k], high[k] = np.percentile(top / np.maximum(bottom, 1e-9), (2.5, 97.5)).tolist()
+        low[k], high[k] = middle95(top / np.maximum(bottom, 1e-9))
     mean = {k: math.exp(float(np.mean([math.log(f[k]) for f in mine]))) for k in COMPARED}
     ratio = {k: math.exp(float(v.mean())) for k, v in logs.items()}
     return PolicyFigures(contender.policy.name, contender.backfill, mean, ratio, low, high)
@@ -195,7 +196,7 @@ def _over_windows(
     for k in COMPARED:
         a, b = (np.array([f[k] for f in found]) for found in (mine, theirs))
         mean[k], ratio[k] = float(a.mean()), float(a.mean() / b.mean())
-        low[k], high[k] = np.percentile(a[draws].mean(axis=1) / b[draws].mean(axis=1), (2.5, 97.5)).tolist()
+        low[k], high[k] = middle95(a[draws].mean(axis=1) / b[draws].mean(axis=1))
     return PolicyFigures(contender.policy.name, contender.backfill, mean, ratio, low, high)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slurm_rl.domain.bootstrap import middle95
 from slurm_rl.grow.policies import GrowthPolicy, policy_of
 from slurm_rl.grow.table import Trainings
 from slurm_rl.grow.walk import walk
@@ -98,5 +99,4 @@ def interval(tasks: Sequence[str], gains: Array, seed: int = 0) -> tuple[float, 
     for k in range(_DRAWS):
         chosen = draw.integers(0, len(groups), len(groups))
         means[k] = np.mean([groups[g][draw.integers(0, len(groups[g]), len(groups[g]))].mean() for g in chosen])
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)
+    return middle95(means)
