@@ -125,12 +125,19 @@ class RealSite:
     def factors(self) -> dict[int, int]:
         """Every job's factor, brought to light: all are made to wait for the busy node, eligible, and read."""
         found: dict[int, int] = {}
-        for _ in range(200):
+        pushed: dict[int, tuple[object, float]] = {}  # a job that is changed again and again never becomes eligible
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
             jobs = [j for j in self.client.snapshot().jobs if j.name != "fill" and j.job_id not in found]
             if not jobs:
                 return found
             for job in jobs:
                 name, update = str(job.job_id), ("scontrol", "update", f"JobId={job.job_id}")
+                looks, (before, when) = (job.state, job.held, job.dependency), pushed.get(job.job_id, (None, 0.0))
+                shown = job.factors is not None and job.factors.partition
+                if not shown and looks == before and time.monotonic() - when < 3:
+                    continue
+                pushed[job.job_id] = looks, time.monotonic()
                 if job.factors is not None and job.factors.partition:
                     found[job.job_id] = job.factors.site
                 elif job.state == "SUSPENDED":
