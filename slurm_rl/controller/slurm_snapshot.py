@@ -403,7 +403,7 @@ def _hold_running(world: World, wl: Workload, jobs: list[SlurmJob], members: lis
         live["held"][i] = spare
         for k, node in enumerate(held):
             share = units // len(held) + (k < units % len(held))
-            entries[spare] = (0, node, share, spare + 1 if k + 1 < len(held) else 0)
+            entries[spare] = (0, node, share, spare + 1 if k + 1 < len(held) else 0, 0)
             spare += 1
         live["start"][i] = job.start_time or now
         end = job.end_time or (job.start_time or now) + int(wl.jobs["limit"][i])
