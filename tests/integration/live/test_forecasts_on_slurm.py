@@ -39,6 +39,7 @@ def test_a_limit_a_forecast_and_what_held_a_job_back(start_lab: LabFactory, tmp_
     with Journal(tmp_path / "journal.sqlite") as journal:
         config = Config(mode="shadow", state_dir=str(tmp_path), policy="fcfs", advise_limits=True)
         controller = Controller(config, CliClient(lab.slurm_conf), journal)
+        controller.foresight.seconds = 600.0  # kernels may have to be compiled within it
         live = ControllerLive(controller, journal)
         controller.tick()
 
