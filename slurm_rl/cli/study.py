@@ -22,7 +22,7 @@ _HELP = """Make a table of the guides again, or all of them.
 `list` names the studies, the public traces that each needs, and what is missing in the folder. `all` makes every one
 whose traces are there, into OUT/NAME.txt, names the others, and writes OUT/times.csv. `policy`, `placement` and `meta`
 take the arguments that the guides print. `--quick` takes few seeds and workloads: minutes in place of hours, for a
-check that all of it runs. docs/studies.md says where the traces come from, and how long each study takes.
+check that all of it runs. docs/studies.md says where the traces come from; OUT/times.csv says how long each study took.
 
 Examples:
 
