@@ -126,20 +126,22 @@ def _capability(jobs: int, seed: int) -> tuple[Trace, Cluster]:
 
 def _leadership(jobs: int, seed: int) -> tuple[Trace, Cluster]:
     classes = (NodeClass(18_688, cpus=16, partition="batch"), NodeClass(8_176, cpus=32, partition="batch"))
-    return _wide("leadership", classes, jobs, np.random.default_rng([seed, 103]))
+    return _wide("leadership", classes, jobs, 1.28, np.random.default_rng([seed, 103]))
 
 
 def _exascale(jobs: int, seed: int) -> tuple[Trace, Cluster]:
     classes = tuple(NodeClass(12_500, cpus=64 + 8 * k, partition="batch") for k in range(8))
-    return _wide("exascale", classes, jobs, np.random.default_rng([seed, 104]))
+    return _wide("exascale", classes, jobs, 0.94, np.random.default_rng([seed, 104]))
 
 
-def _wide(name: str, classes: tuple[NodeClass, ...], jobs: int, rng: np.random.Generator) -> tuple[Trace, Cluster]:
+def _wide(
+    name: str, classes: tuple[NodeClass, ...], jobs: int, load: float, rng: np.random.Generator
+) -> tuple[Trace, Cluster]:
     """Whole-node jobs, as many of each magnitude from one node to half of the machine; tens of them wait at a time."""
     nodes, cores = sum(c.count for c in classes), min(c.cpus or 1 for c in classes)
     sizes = np.unique(np.rint(np.geomspace(1, nodes / 2, 60)).astype(np.int64))
     habits = _habits(200, sizes, np.ones(len(sizes)), 1.5 * HOUR, rng)
-    load, mean = 0.88, float(np.sum(habits.size * habits.weight))
+    mean = float(np.sum(habits.size * habits.weight))
     days = jobs * mean * 2.0 * HOUR / (load * nodes * DAY)
     submit, kind, run, limit = _drawn(habits, jobs, days, 2.0, load * nodes * days * DAY, DAY, rng)
     wide = habits.size[kind]
