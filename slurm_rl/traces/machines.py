@@ -100,6 +100,23 @@ def _trace(name: str, users: Sequence[str], **columns: object) -> Trace:
     return make_trace(name, columns.pop("submit"), user=list(users), account=accounts, **columns)  # type: ignore[arg-type]
 
 
+def _whole_nodes(name: str, habits: _Habits, drawn: tuple[Ints, Ints, Ints, Ints], cores: int) -> Trace:
+    """Jobs as they were drawn, on as many nodes as their size, with so many cores of each."""
+    submit, kind, run, limit = drawn
+    wide = habits.size[kind]
+    return _trace(
+        name,
+        [f"u{u + 1:03d}" for u in habits.user[kind].tolist()],
+        submit=submit,
+        run_time=run,
+        time_limit=limit,
+        num_nodes=wide,
+        cpus=wide * float(cores),
+        partition=["batch"] * len(kind),
+        job_name=[f"k{k}" for k in kind.tolist()],
+    )
+
+
 def _capability(jobs: int, seed: int) -> tuple[Trace, Cluster]:
     nodes, cores = 4096, 64
     rng = np.random.default_rng([seed, 101])
@@ -108,25 +125,13 @@ def _capability(jobs: int, seed: int) -> tuple[Trace, Cluster]:
     load = 0.8  # what wide jobs leave idle is lost: 0.9 is more than such a machine can do
     days = jobs * 900.0 * 3.0 * HOUR / (load * nodes * DAY)  # a job of 900 nodes and three hours, on average
     work = load * nodes * days * DAY
-    submit, kind, run, limit = _drawn(habits, jobs, days, 2.0, work, DAY, rng)
-    wide = habits.size[kind]
-    trace = _trace(
-        "capability",
-        [f"u{u + 1:03d}" for u in habits.user[kind].tolist()],
-        submit=submit,
-        run_time=run,
-        time_limit=limit,
-        num_nodes=wide,
-        cpus=wide * float(cores),
-        partition=["batch"] * jobs,
-        job_name=[f"k{k}" for k in kind.tolist()],
-    )
+    trace = _whole_nodes("capability", habits, _drawn(habits, jobs, days, 2.0, work, DAY, rng), cores)
     return trace, Cluster("capability", (NodeClass(nodes, cpus=cores, partition="batch"),))
 
 
 def _leadership(jobs: int, seed: int) -> tuple[Trace, Cluster]:
-    classes = (NodeClass(18_688, cpus=16, partition="batch"), NodeClass(8_176, cpus=32, partition="batch"))
-    return _wide("leadership", classes, jobs, 1.28, np.random.default_rng([seed, 103]))
+    classes = (NodeClass(18_688, cpus=16, partition="batch"), NodeClass(8_176, cpus=24, partition="batch"))
+    return _wide("leadership", classes, jobs, 0.98, np.random.default_rng([seed, 103]))
 
 
 def _exascale(jobs: int, seed: int) -> tuple[Trace, Cluster]:
@@ -137,25 +142,13 @@ def _exascale(jobs: int, seed: int) -> tuple[Trace, Cluster]:
 def _wide(
     name: str, classes: tuple[NodeClass, ...], jobs: int, load: float, rng: np.random.Generator
 ) -> tuple[Trace, Cluster]:
-    """Whole-node jobs, as many of each magnitude from one node to half of the machine; tens of them wait at a time."""
+    """Jobs that leave no room for another on their nodes, as many of each magnitude from one node to half of them."""
     nodes, cores = sum(c.count for c in classes), min(c.cpus or 1 for c in classes)
     sizes = np.unique(np.rint(np.geomspace(1, nodes / 2, 60)).astype(np.int64))
     habits = _habits(200, sizes, np.ones(len(sizes)), 1.5 * HOUR, rng)
     mean = float(np.sum(habits.size * habits.weight))
     days = jobs * mean * 2.0 * HOUR / (load * nodes * DAY)
-    submit, kind, run, limit = _drawn(habits, jobs, days, 2.0, load * nodes * days * DAY, DAY, rng)
-    wide = habits.size[kind]
-    trace = _trace(
-        name,
-        [f"u{u + 1:03d}" for u in habits.user[kind].tolist()],
-        submit=submit,
-        run_time=run,
-        time_limit=limit,
-        num_nodes=wide,
-        cpus=wide * float(cores),
-        partition=["batch"] * jobs,
-        job_name=[f"k{k}" for k in kind.tolist()],
-    )
+    trace = _whole_nodes(name, habits, _drawn(habits, jobs, days, 2.0, load * nodes * days * DAY, DAY, rng), cores)
     return trace, Cluster(name, classes)
 
 

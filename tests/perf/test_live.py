@@ -18,6 +18,7 @@ import pytest
 from perf.conftest import ROOT
 from perf.live import NODES, PENDING, large_slurm
 from perf.measure import Cost, Report, Row, best_of
+from perf.releases import measure
 from slurm_rl.config import Config
 from slurm_rl.controller.estimates import RunTimes
 from slurm_rl.controller.live_policy import load_policy
@@ -118,3 +119,11 @@ def _whole_tick(policy: str, kind: str) -> Row:
             costs.append(Cost(time.perf_counter() - wall, time.process_time() - cpu))
         best = min(costs, key=lambda c: c.cpu)
         return Row(f"tick without RPCs, {kind}", "ms", 1e3 * best.cpu, None, 1e3 * best.wall)
+
+
+def test_the_installed_slurm(report: Report) -> None:
+    """Reading 10,000 jobs and writing 1,000 SiteFactors on a real slurmctld, by the clock."""
+    release, snapshot, with_array, updates = measure("")
+    report.add(Row(f"Slurm {release}: snapshot of 10,000 jobs", "s", snapshot, 1.5))
+    report.add(Row(f"Slurm {release}: snapshot of 2,000 jobs and an array of 10,000", "s", with_array, 1.5))
+    report.add(Row(f"Slurm {release}: 1,000 SiteFactors", "s", updates, 2.0))
