@@ -60,7 +60,7 @@ PARTS = {"pool": POOL_PART, "age": AGE_PART, "deadline": DEADLINE_PART, "energy"
 REGIME_FEATURES = tuple(name for part in PARTS.values() for name in part)
 REGIME_COUNT = len(REGIME_FEATURES) + 1  # the last one is always 1: a multiple of eight, for vector arithmetic
 _AT_RATE = REGIME_FEATURES.index("rate")
-_SAMPLE = 256  # jobs that are looked at, of those that wait and of those that run
+_SAMPLE = 128  # jobs that are looked at, at most, of those that wait and of those that run
 _NODES = 64
 _FAST, _SLOW, _WORK = 600.0, 10_800.0, 3600.0  # seconds after which an arrival counts 1/e
 _KEEP = 0.95  # of the mean time between arrivals, at each
@@ -151,30 +151,28 @@ def look(w: Record, now: float, pool: int, queue: Array, count: int) -> float:
     jobs, live, requests, users = t.jobs(w), t.live(w), t.requests(w), t.users(w)
     volume, base, running = t.pools(w).volume[pool], t.pools(w).first_job[pool], t.pools(w).running[pool]
     ages, backlog = 0.0, 0.0
-    step = max(running // _SAMPLE, 1)
-    looked = 0.0
-    for k in range(0, running, step):
-        j = t.running(w)[base + k]
+    looked = min(running, _SAMPLE)
+    each = running / max(looked, 1)  # jobs that one stands for
+    for k in range(looked):
+        j = t.running(w)[base + k * running // looked]
         elapsed = now - live.start[j]
         left = min(max(expected_mean(w, j) - elapsed, 0.3 * elapsed), max(jobs.limit[j] - elapsed, 0.0))
-        backlog += step * left * requests.volume[np.int64(jobs.request[j])]
+        backlog += each * left * requests.volume[np.int64(jobs.request[j])]
         ages += elapsed
-        looked += 1.0
-    running_age = ages / max(looked, 1.0)
-    step = max(count // _SAMPLE, 1)
-    looked = 0.0
+    running_age = ages / max(looked, 1)
+    looked = min(count, _SAMPLE)
+    each = count / max(looked, 1)
     demand, urgency, estimates, estimate_squares, uncertainty = 0.0, 0.0, 0.0, 0.0, 0.0
     sizes, size_squares, widest, priorities, priority_squares, held = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     waited, ratios, oldest, deadlines, near, late = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    for i in range(0, count, step):
-        j = queue[i]
+    for i in range(looked):
+        j = queue[i * count // looked]
         s = np.int64(jobs.request[j])
-        looked += 1.0
         estimate, mean, size, wait = max(live.expected[j], 1.0), expected_mean(w, j), requests.volume[s], 0.0
         wait = max(now - jobs.submit[j], 0.0)
         log_estimate, log_size = math.log(estimate), math.log(max(size, 1e-3))
         demand += size
-        backlog += step * size * mean
+        backlog += each * size * mean
         urgency += 1.0 / max(estimate, _LEAST)
         estimates += log_estimate
         estimate_squares += log_estimate * log_estimate
@@ -193,7 +191,7 @@ def look(w: Record, now: float, pool: int, queue: Array, count: int) -> float:
             deadlines += 1.0
             near += slack >= 0.0 and slack < estimate
             late += slack < 0.0
-    n = max(looked, 1.0)
+    n = float(max(looked, 1))
     drain = backlog / volume
     free = float(t.total(w)[NOW, pool, GPU])
     if t.pools(w).cpu_only[pool]:
@@ -201,7 +199,7 @@ def look(w: Record, now: float, pool: int, queue: Array, count: int) -> float:
     seen = t.regime(w)[pool]
     seen[0] = min(free / volume, 1.0)
     seen[1] = math.log1p(float(count))
-    seen[2] = math.log1p(step * demand / volume)
+    seen[2] = math.log1p(each * demand / volume)
     seen[3] = math.log1p(drain / 60.0)
     seen[4] = estimates / n
     seen[5] = _deviation(estimates, estimate_squares, n)
@@ -222,7 +220,7 @@ def look(w: Record, now: float, pool: int, queue: Array, count: int) -> float:
     seen[20] = late / n
     seen[21] = _power(w, pool)
     seen[REGIME_COUNT - 1] = 1.0
-    return step * urgency
+    return each * urgency
 
 
 @kernel

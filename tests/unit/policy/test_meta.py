@@ -18,7 +18,7 @@ from slurm_rl.kernel.jit import kernel
 from slurm_rl.policy.checkpoint import find_model, load_model, to_toml
 from slurm_rl.policy.meta import DEFAULT_SET, Meta, MetaModel, evaluate, load_any, load_meta, parse_members, save_meta
 from slurm_rl.policy.meta_network import META_LAYOUT, WIDTH, value_members
-from slurm_rl.policy.regime import REGIME_COUNT, REGIME_FEATURES
+from slurm_rl.policy.regime import REGIME_COUNT, REGIME_FEATURES, look_at
 from slurm_rl.policy.registry import PolicySpec, parse_policy
 from slurm_rl.train.meta_scenes import HELD_OUT
 
@@ -162,6 +162,28 @@ def test_what_is_seen_tells_nothing_of_the_future() -> None:
         seen.append(simulation.world["regime"][0].copy())
     assert np.array_equal(seen[0], seen[1])
     assert seen[0][REGIME_FEATURES.index("rate")] > 0
+
+
+def test_figures_of_a_long_queue_are_those_of_all_of_it() -> None:
+    """A queue of hundreds is sampled: each figure stays near that of the whole, whatever the length is."""
+    one = a_cluster(NodeClass(1, cpus=4))
+    for count in (129, 300, 901):
+        queue = [Job(0, 0, 10_000, 10_000, cpus=4)]
+        queue += [Job(i, 10 + i, 100, 60 * (1 + i % 5), cpus=1 + i % 3, user=f"u{i % 3}") for i in range(1, count + 1)]
+        simulation, _ = a_simulation(one, queue, "bandit:linucb/fcfs/ljf", "none")
+        simulation.run(2000)
+        jobs_, pool = simulation.world["jobs"], simulation.world["pools"][0]
+        waiting = simulation.world["queue"][int(pool["queue_first"]) : int(pool["queue_last"])]
+        assert len(waiting) == count
+        look_at(simulation.world.record, 2000.0, waiting)
+        seen = dict(zip(REGIME_FEATURES, simulation.world["regime"][0].tolist(), strict=False))
+        sizes = simulation.world["requests"]["volume"][jobs_["request"][waiting]]
+        waits = 2000.0 - jobs_["submit"][waiting]
+        assert seen["queue"] == pytest.approx(np.log1p(count))
+        assert seen["demand"] == pytest.approx(np.log1p(sizes.sum() / 4), rel=0.02)
+        assert seen["size"] == pytest.approx(np.log(sizes).mean(), abs=0.05)
+        assert seen["age"] == pytest.approx(np.log1p(waits / 60).mean(), rel=0.02)
+        assert seen["oldest"] == pytest.approx(np.log1p(waits.max() / 60))
 
 
 def test_a_plan_says_who_rules_and_why(tmp_path: Path) -> None:
