@@ -237,7 +237,8 @@ def _drawings(runs: Runs) -> list[Drawing]:
     drawn = []
     if len(gpus) > 1:
         chart = Chart("utilization_gpus", "Utilization by GPUs of the cluster", "", "lines",
-                      Axis("GPUs", "count", log=True), Axis("utilization", "share"), [float(g) for g in gpus],
+                      Axis("GPUs", "count", log=True, at=tuple(gpus)), Axis("utilization", "share", zero=False),
+                      [float(g) for g in gpus],
                       [Panel("", [list(s) for s in used])])  # fmt: skip
         drawn.append(("Allocated GPU time over the makespan, mean over regimes and seeds.", chart))
     share = [np.sum([r["_jct"] for r in runs[n]], axis=0) / max(sum(r["completed"] + r["killed"] for r in runs[n]), 1)
@@ -251,7 +252,8 @@ def _drawings(runs: Runs) -> list[Drawing]:
     order = sorted(runs, key=lambda n: compared(runs, n, BASE, "mixed").value)
     gap = {n: mean([1.0 + r["oracle_gap"] for r in runs[n] if r["oracle_gap"] is not None],
                    [r["regime"] for r in runs[n] if r["oracle_gap"] is not None]) for n in order}  # fmt: skip
-    bars = [Bar(n, g.value, g.low, g.high, i, not reachable(n)) for i, (n, g) in enumerate(gap.items())]
+    near = sorted(gap.items(), key=lambda item: item[1].value)
+    bars = [Bar(n, g.value, g.low, g.high, i, not reachable(n)) for i, (n, g) in enumerate(near)]
     if any(math.isfinite(b.value) for b in bars):
         made.append(Drawing(
             "oracle_gap", f"Mean slowdown as a multiple of {LIMIT}'s on the same jobs, mean over runs.",

@@ -90,7 +90,8 @@ def _run(name: str, args: list[str], wants_json: bool) -> int:
     try:
         result = app(args=args, prog_name=f"slurm-rl {name}", standalone_mode=False)
     except typer.TyperException as error:  # a wrong option or argument
-        _report({"type": "UsageError", "message": str(error)}, f"{error} (see slurm-rl {name} --help)", wants_json)
+        told = error.format_message()  # names the option
+        _report({"type": "UsageError", "message": told}, f"{told} (see slurm-rl {name} --help)", wants_json)
         return 2
     return result if isinstance(result, int) else 0
 

@@ -68,6 +68,7 @@ def bench(
         row, {"seeds": seeds, "jobs": jobs, "policy": policy, "steps": steps, "seconds": seconds, "traces": traces}
     )
     cut = part_of(part) if part is not None else None
+    row.module.plan(settings)  # what cannot be planned leaves nothing behind
     count = workers or processors()
     if cut is not None:  # its lock is the file of its own that it writes
         begin(out, suite, settings)

@@ -55,8 +55,9 @@ def train(
     lessons: Annotated[int, typer.Option(min=0, help="Workloads from which run times are learned first.")] = 400,
     generations: Annotated[int, typer.Option(min=0, help="Of the search before the algorithm.")] = 120,
     candidates: Annotated[
-        str, typer.Option(help="Of --algo metadqn: the policies to choose from, POLICY,…; default: nine of them.")
-    ] = "",
+        str | None,
+        typer.Option(help="Of --algo metadqn: policies to choose from, POLICY,…; default: nine of them."),
+    ] = None,
     options: Annotated[str, typer.Option("--set", help="The algorithm's own settings: NAME=NUMBER,…")] = "",
     generated: Annotated[float, typer.Option(min=0, max=1, help="Share of workloads that are made up.")] = 0.5,
     share: Annotated[float, typer.Option(min=0.05, max=1, help="Part of each trace's time to learn from.")] = 0.6,
@@ -132,9 +133,9 @@ def train(
     _tell_best(outs, out, as_json, {"wall_seconds": time.monotonic() - began})
 
 
-def _candidates(algorithm: str, text: str) -> tuple[str, ...]:
+def _candidates(algorithm: str, text: str | None) -> tuple[str, ...]:
     """What a meta-policy chooses from, checked before anything is trained."""
-    if not text:
+    if text is None:
         return ()
     if algorithm != "metadqn":
         raise InputError("goes with --algo metadqn", field="--candidates")

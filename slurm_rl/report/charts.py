@@ -17,6 +17,7 @@ class Axis:
     unit: str
     log: bool = False
     zero: bool = True  # whether a linear axis begins at 0
+    at: tuple[float, ...] = ()  # the only values there are: ticks and marks stand there
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,8 +82,13 @@ def _lines(chart: Chart, panel: Panel, index: int, looks: list[Look], width: flo
     across = [x(v) for v in xs]
     # The baseline lies below the others.
     for i in sorted(range(len(looks)), key=lambda i: not looks[i].base):
-        path = polyline(across, [None if v is None else y(v) for v in panel.series[i]])
-        body.append(f'<path class="line {_style(looks[i], i)}" d="{path}"/>')
+        points = [None if v is None else y(v) for v in panel.series[i]]
+        body.append(f'<path class="line {_style(looks[i], i)}" d="{polyline(across, points)}"/>')
+        if chart.x.at:
+            dots = "".join(
+                mark(looks[i].shape, a, p, 3.6) for a, p in zip(across, points, strict=True) if p is not None
+            )
+            body.append(f'<path class="dot {_style(looks[i], i)}" d="{dots}"/>')
     return Picture(panel.name, None, frame, "".join(body), x, "lines", index)
 
 

@@ -116,7 +116,7 @@ class Frame:
 def bottom_axis(frame: Frame, scale: Scale, axis: Axis, gap: float = 52) -> str:
     """Grid lines, labels below, and the axis' name."""
     parts = []
-    for value, label in ticks(scale, axis.unit, gap):
+    for value, label in [(v, f"{v:g}") for v in axis.at] or ticks(scale, axis.unit, gap):
         x = scale(value)
         parts.append(f'<path class="grid" d="M{x:.1f} {frame.top:g}V{frame.bottom:g}"/>')
         anchor = "start" if x < frame.left + 12 and frame.left < 20 else "end" if x > frame.right - 12 else "middle"

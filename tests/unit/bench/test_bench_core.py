@@ -127,7 +127,13 @@ def test_killed_and_started_again_or_in_parts_it_gives_the_same_table(
         (("core", "--policy", "fcsf"), "did you mean 'fcfs'?"),
         (("core", "--policy", "rl:nowhere"), "nowhere"),
         (("core", "--policy", ","), "names no policy"),
+        (("core", "--policy", "meta:nowhere"), "no model 'nowhere'"),
+        (("core", "--policy", "meta:default"), "write rl:default"),
+        (("core", "--policy", "bandit:exp3/"), "an empty set"),
         (("core", "--part", "3/2"), "must be K/N"),
+        (("core", "--seeds", "0"), "'--seeds'"),
+        (("packing", "--traces", "/nowhere"), "has no alibaba_openb_v2023.csv.gz"),
+        (("agents", "--traces", "/nowhere"), "has none of"),
     ],
 )
 def test_bad_names_are_one_clear_error(
@@ -136,7 +142,18 @@ def test_bad_names_are_one_clear_error(
     code, said = call(capsys, *words, "--out", tmp_path / "new")
     assert code in (2, 3)
     assert told in str(said["error"])
-    assert not (tmp_path / "new" / ROWS).exists()
+    assert not (tmp_path / "new").exists(), "nothing half-written"
+
+
+@pytest.mark.parametrize("part", [(), ("--part", "1/56")])
+def test_a_place_that_cannot_be_a_directory_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], part: tuple[str, ...]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        code, said = call(capsys, "core", *SMALL, *part, "--out", out)
+        assert (code, "--out" in str(said), "cannot be made" in str(said)) == (2, True, True)
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_a_folder_of_traces_in_the_environment_is_no_option_of_core(

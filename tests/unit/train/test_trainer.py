@@ -163,6 +163,7 @@ def test_a_choice_of_policies_is_trained_by_one_command(capsys: pytest.CaptureFi
     ("words", "told"),
     [
         (["--candidates", "fcfs,nobody"], "nobody"),
+        (["--candidates", ""], "an empty set"),
         (["--candidates", "fcfs"], "leaves nothing to choose"),
         (["--algo", "ppo", "--candidates", "fcfs,sjf"], "goes with --algo metadqn"),
         (["--init-from", "default"], "learned from nothing"),
