@@ -17,10 +17,13 @@ $(STAMP): pyproject.toml
 	$(BIN)/pip install --quiet -e '.[dev]'
 	@touch $@
 
-# What a replay needs and no more: no torch, no test tools, and modules compiled as they are first used.
+# What a replay needs and no more: no torch, no test tools, and modules compiled as they are first used. Kernels need
+# numba alone: they are compiled while pip installs the rest, and `replay` goes on with what is left (ahead.py).
 $(SLIM): pyproject.toml
 	@test -x $(BIN)/python || $(PY) -m venv $(VENV)
-	$(BIN)/pip install --quiet --no-compile -e .
+	$(BIN)/pip install --quiet --no-compile numba
+	@PYTHONPATH=$(CURDIR):$(CURDIR)/sim $(BIN)/python -m slurm_rl_sim.ahead & \
+	echo "$(BIN)/pip install --quiet --no-compile -e ."; $(BIN)/pip install --quiet --no-compile -e .
 	@touch $@
 
 system: venv     ## what the integration tests need: Debian packages, and roots with other releases of Slurm

@@ -44,7 +44,7 @@ def main() -> None:
         if '"runs"' not in said.getvalue():
             sys.exit(f"replay did not run: {said.getvalue()}")
     (built,) = (Path(home) / "slurm-rl" / "kernels").iterdir()
-    shutil.copytree(built, kernels / built.name)
+    shutil.copytree(built, kernels / built.name, ignore=shutil.ignore_patterns("*.lock"))
     shutil.rmtree(home)
 
 

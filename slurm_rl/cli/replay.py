@@ -209,6 +209,7 @@ def replay(
     from slurm_rl.place.plan import PlannerSettings
     from slurm_rl.policy.registry import guarded
     from slurm_rl.traces.read import read_trace
+    from slurm_rl_sim.ahead import compile_ahead
     from slurm_rl_sim.replay import DEFAULT_POLICIES, find_cluster, parse_contenders, prepare, window_of
     from slurm_rl_sim.replay import replay as run_replay
 
@@ -237,6 +238,7 @@ def replay(
         raise InputError(f"of no use with backfill {backfill}", field="--slurm-conf", remedy="use --backfill slurm")
     contenders = [dataclasses.replace(c, policy=guarded(c.policy, starvation)) for c in contenders]
     where = find_cluster(jobs, trace, cluster)
+    compile_ahead(contenders, placement, 1.0 if influence is None else influence)
     prepared = prepare(jobs, where, window=window_of(jobs, window), seed=seed, speeds=_speed_matrix(speeds))
     with progress(as_json) as on_progress:
         runs = run_replay(

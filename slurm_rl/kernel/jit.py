@@ -22,19 +22,36 @@ SHIPPED_CPU = "x86-64-v3"
 _ITS_FEATURES = "avx2 bmi bmi2 f16c fma lzcnt movbe".split()
 
 
+# Folders whose kernels others call, and files without kernels whose numbers are part of them.
+_FOLDERS = ("backfill", "controller", "kernel", "place", "policy", "slurm_rl", "slurm_rl_sim")
+_NUMBERS = ("backfill/catalogue.py", "domain/sizes.py", "place/catalogue.py", "policy/catalogue.py")
+
+
+def kernel_sources() -> list[Path]:
+    """The files that compiled code is made of: kernels, what they compile calls to, their records and codes.
+
+    A study's kernels are not among them: nobody calls these, and numba looks at a kernel's own file by itself.
+    """
+    here = Path(__file__).resolve().parents[1]
+    simulator = here.parent / "sim" / "slurm_rl_sim"
+    found = [here / name for name in _NUMBERS]
+    for root in (here, simulator if simulator.is_dir() else here.parent / "slurm_rl_sim"):
+        for path in root.rglob("*.py"):
+            folder = path.parent.name
+            if folder == "kernel" or (folder in _FOLDERS and _has_kernels(path.read_bytes())):
+                found.append(path)
+    return sorted(set(found))
+
+
+def _has_kernels(source: bytes) -> bool:
+    return b"slurm_rl.kernel.jit import" in source or b"\nfrom numba" in source or b"\nimport numba" in source
+
+
 def _sources_digest() -> str:
     """One digest over all sources of kernels: numba compares only a kernel's own file, not those it calls."""
     digest = hashlib.blake2b(digest_size=8)
-    here = Path(__file__).resolve().parents[1]
-    simulator = here.parent / "sim" / "slurm_rl_sim"
-    for root in (here, simulator if simulator.is_dir() else here.parent / "slurm_rl_sim"):
-        for path in sorted(root.rglob("*.py")):
-            source = path.read_bytes()
-            # Records, and codes from catalogues, are part of kernels; elsewhere, a file has kernels if it imports us.
-            numbers = path.parent.name == "kernel" or path.name == "catalogue.py"
-            if numbers or b"slurm_rl.kernel.jit import" in source:
-                digest.update(source)
-    digest.update(Path(__file__).read_bytes())
+    for path in kernel_sources():
+        digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
@@ -95,6 +112,20 @@ def _drop_old(base: Path, keep: int) -> None:
 
 
 _CACHED = _use_own_cache()
+
+
+def cache_directory() -> Path | None:
+    """Where kernels of these sources are kept; None: nowhere."""
+    return Path(str(numba.config.CACHE_DIR)) if _CACHED else None  # type: ignore[attr-defined]
+
+
+def on_disk(where: str) -> bool:
+    """Whether a kernel, `package.module:function`, was compiled before, here or by whoever made the package."""
+    directory = cache_directory()
+    module, _, function = where.partition(":")
+    name = f"{module.rpartition('.')[2]}.{function}-*.nbi"
+    return directory is not None and any(directory.glob(f"*/{name}"))
+
 
 _njit: Any = numba.njit  # its published types leave options out
 

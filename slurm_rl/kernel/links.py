@@ -82,11 +82,11 @@ def link(world: World, name: str, kernel: Any = None) -> None:
 def address_of(world: World, name: str, kernel: Any) -> int:
     """The address of a kernel for a slot; refused if the World lacks a table that the kernel reads."""
     _check(world, kernel)
-    return _compiled_at(name, kernel)
+    return compiled_at(name, kernel)
 
 
 @cache
-def _compiled_at(name: str, kernel: Any) -> int:
+def compiled_at(name: str, kernel: Any) -> int:
     """Where a kernel's code for a slot lies: it stays there, and asking numba takes longer than making a World."""
     arguments = _signatures[name].args
     kernel.compile(arguments)
