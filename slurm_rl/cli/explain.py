@@ -84,7 +84,7 @@ def _ahead(ahead: dict[str, Any]) -> list[str]:
         return []
     kinds = ((ahead["yours"], "yours"), (ahead["same_account"], "of your account"), (ahead["others"], "of others"))
     who = ", ".join(f"{count} {kind}" for count, kind in kinds if count)
-    return [f"  ahead    {who}: {ahead['gpus']} GPUs, about {ahead['gpu_hours']:g} GPU hours"]
+    return [f"  ahead    {who}: {counted(ahead['gpus'], 'GPUs')}, about {ahead['gpu_hours']:g} GPU hours"]
 
 
 def _past(said: dict[str, Any]) -> str:
@@ -119,10 +119,16 @@ def _skill(start: dict[str, Any]) -> str:
 def _feature(c: dict[str, Any]) -> str:
     """What one thing about the job does to its place."""
     timed = c["feature"] in ("wait", "run time")
-    unit = "" if timed or not c.get("unit") else f" {c['unit']}"
-    value, usual = (span(v) if timed else f"{v:.3g}{unit}" for v in (c["value"], c["usual"]))
+    unit = "" if timed else c.get("unit") or ""
+    value, usual = (span(v) if timed else counted(v, unit) for v in (c["value"], c["usual"]))
     effect = f"{'up' if c['places'] > 0 else 'down'} {abs(c['places'])}" if c["places"] else "no place"
     return f"{c['feature']} {value} (usual {usual}): {effect}"
+
+
+def counted(value: float, unit: str) -> str:
+    """A number with its unit, which loses its s after 1."""
+    number = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{number} {unit.removesuffix('s') if value == 1 and unit == 'GPUs' else unit}".rstrip()
 
 
 def span(seconds: float) -> str:

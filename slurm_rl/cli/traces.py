@@ -53,7 +53,7 @@ def _print(trace: Trace, cluster: Cluster | None, as_json: bool, **more: object)
 def _text(value: object) -> str:
     """A value in a line of at most 80 characters; what does not fit is counted."""
     if isinstance(value, dict):
-        parts = [f"{k} {v:,.0f}" if isinstance(v, int) or v >= 1000 else f"{k} {v:.4g}" for k, v in value.items()]
+        parts = [f"{k} {v:,.0f}" if isinstance(v, int) or v >= 1000 else f"{k} {v:.3g}" for k, v in value.items()]
         shown: list[str] = []
         for i, part in enumerate(parts):
             if sum([len(s) + 2 for s in shown]) + len(part) > 66:
@@ -62,8 +62,8 @@ def _text(value: object) -> str:
         return ", ".join(shown)
     if isinstance(value, list):
         return "; ".join(map(str, value))
-    if isinstance(value, int):
-        return f"{value:,}"
+    if isinstance(value, int) or (isinstance(value, float) and value >= 1000):
+        return f"{value:,.0f}"
     return "" if value is None else str(value)
 
 

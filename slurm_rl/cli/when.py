@@ -61,9 +61,10 @@ def when(
 def text(said: dict[str, Any]) -> str:
     """The answer in words."""
     asked, start = said["asked"], said["start"]
-    what = f"{asked['gpus']} GPU{'s' if asked['gpus'] != 1 else ''}" if asked["gpus"] else f"{asked['cpus'] or 1} CPUs"
+    what = _many(asked["gpus"], "GPU") if asked["gpus"] else _many(asked["cpus"] or 1, "CPU")
+    behind = _many(said["pending"], "waiting job")
     kind = f" of type {asked['gpu_type']}" if asked["gpu_type"] else ""
-    lines = [f"{what}{kind} for {span(asked['limit'])} in {asked['partition']}, behind {said['pending']} waiting jobs"]
+    lines = [f"{what}{kind} for {span(asked['limit'])} in {asked['partition']}, behind {behind}"]
     if said["never"]:
         lines.append(f"  would never start: {said['never']}")
     elif start is None:
@@ -74,6 +75,10 @@ def text(said: dict[str, Any]) -> str:
     if said["advice"] is not None:
         lines.append(f"  limit    {said['advice']['text']}")
     return "\n".join([*lines, f"  ({said['skill']['text']})"])
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _line(label: str, start: dict[str, Any]) -> str:

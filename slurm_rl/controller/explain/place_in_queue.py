@@ -125,10 +125,14 @@ class PlaceInQueue:
                 with self._put_back():
                     self._set("limit", shorter)
                     self._ask(found, f"a time limit of {max(shorter // 60, 1)} min instead of {limit // 60}")
-        with self._put_back():
-            row = self.world["jobs"]["request"][j]
-            self._set("size", float(self.world["requests"]["volume"][row]) / 2)
-            self._ask(found, "half of the GPUs (or CPUs)")
+        gpus, cpus = sum(view.jobs[j].gpus.values()), view.jobs[j].cpus
+        whole, unit = (gpus, "GPU") if gpus else (cpus, "CPU")
+        if whole > 1:
+            half = whole // 2
+            with self._put_back():
+                row = self.world["jobs"]["request"][j]
+                self._set("size", float(self.world["requests"]["volume"][row]) * half / whole)
+                self._ask(found, f"{half} {unit}{'s' if half > 1 else ''} instead of {whole}")
         self._ask(found, "another hour of waiting, others likewise", later=_HOUR)
         return found
 

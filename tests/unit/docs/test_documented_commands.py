@@ -32,12 +32,12 @@ PAGES = [
 
 # Lines that need a Slurm, a GPU, hours or a download: the tests that run such a line.
 ELSEWHERE = {
-    "bench": "tests/unit",
+    "bench": "tests/unit/bench/test_bench_core.py",
     "completion": "tests/unit/cli/test_completion.py",
     "doctor": "tests/unit/slurm/test_slurm_doctor.py",
     "explain": "tests/unit/live/test_explain.py",
     "fidelity": "tests/unit/evaluate/test_fidelity.py",
-    "forecast-report": "tests/unit",
+    "forecast-report": "tests/unit/evaluate/test_forecasts.py",
     "grow evaluate": "tests/unit/grow/test_study.py",
     "grow learn": "tests/unit/grow/test_study.py",
     "grow plot": "tests/unit/grow/test_study.py",
@@ -57,7 +57,7 @@ ELSEWHERE = {
     "traces from-slurm": "tests/integration/traces/test_from_slurm.py",
     "train": "tests/unit/train/test_trainer.py",
     "undo": "tests/unit/live/test_undo_command.py",
-    "when": "tests/unit",
+    "when": "tests/unit/live/test_start_forecast.py",
 }
 NEEDS_SLURM = ("--backend slurm", "--from-slurm", "--slurm-conf", "--sweep")  # sweeps: tests/unit/bench/test_sweep.py
 HERE = ("replay", "evaluate", "traces generate", "traces info", "traces perturb", "models list", "show-conf", "version")

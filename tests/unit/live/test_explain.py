@@ -62,6 +62,18 @@ def test_a_shorter_limit_moves_a_job(controller: MakeController) -> None:
     assert moves == {"a time limit of 80 min instead of 160": (5, 4)}
 
 
+def test_fewer_gpus_are_offered_in_numbers_and_only_to_jobs_that_have_some_to_give(controller: MakeController) -> None:
+    """By area, 4 GPUs for 10 min stand last; 2 would stand before 3. One GPU, or one CPU, has no half."""
+    slurm = FakeSlurm(
+        *(a_job(1, gpus=1, limit=2000), a_job(2, gpus=3, limit=600), a_job(3, gpus=4, limit=600)),
+        *(a_running_job(901, "n1"), a_running_job(902, "n2")),
+    )
+    c = controller(slurm, policy=load_policy("saf@limit"))
+    c.tick()
+    of_size = {job: [str(m["what"]) for m in a_standing(c, job).moves() if "GPU" in str(m["what"])] for job in (1, 3)}
+    assert of_size == {1: [], 3: ["2 GPUs instead of 4"]}
+
+
 def test_nothing_of_the_snapshot_is_changed_by_asking(controller: MakeController) -> None:
     c = controller(a_queue((600, 100), (1200, 50), (2400, 10)))
     c.tick()

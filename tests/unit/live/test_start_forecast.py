@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from slurm_rl.cli import main
 from slurm_rl.cli.when import text
 from slurm_rl.controller.explain.live_scene import LiveScene, RecentJobs
 from slurm_rl.controller.explain.start_forecast import HORIZON, foretell
@@ -23,6 +24,7 @@ from slurm_rl_sim.residuals import Residuals
 
 from .conftest import MakeController
 from .fake_slurm import NOW, FakeSlurm, a_job, a_running_job
+from .service import serving
 
 
 def a_scene(c: Controller, recent: RecentJobs | None = None) -> LiveScene:
@@ -186,6 +188,15 @@ def test_when_tells_a_start_and_what_would_change_it(asked: ControllerLive) -> N
     shown = text(said)
     assert "4 GPUs of type a100 for 2 h in batch, behind 3 waiting jobs" in shown
     assert "with GPU type t4: about" in shown
+
+
+def test_the_command_asks_as_printed(asked: ControllerLive, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(asked) as path, pytest.raises(SystemExit) as ended:
+        main(["when", "--gpus", "4", "--gpu-type", "a100", "--time", "8:00:00", "--socket", str(path)])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("4 GPUs of type a100 for 8 h in batch, behind 3 waiting jobs\n  start    in about ")
+    assert "  with 2 GPUs instead of 4: " in shown
 
 
 def test_when_refuses_what_makes_no_sense_and_names_what_never_fits(asked: ControllerLive) -> None:
