@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from slurm_rl.domain.keys import parse_keys
 from slurm_rl.domain.optout import LeaveAlone
 from slurm_rl.domain.promise import DEFAULT as DEFAULT_PROMISE
 from slurm_rl.domain.promise import parse_promise
@@ -115,6 +116,12 @@ class Config:
         _POLICY,
         "What placement mip weighs, in seconds, as NAME=SECONDS,…: blocked (each free GPU that the jobs in sight could "
         "not use), node (each node of a job beyond its first), energy (each kWh above idle); docs/placement.md.",
+    )
+    estimate_keys: str = _option(
+        "",
+        _POLICY,
+        "What else groups jobs of one kind when run times are estimated, at most three of: name (without its numbers), "
+        "workdir, container, submitline (accounting alone tells it), array; models fit says what each is worth.",
     )
     gpu_features: str = _option(
         "",
@@ -363,10 +370,11 @@ def _checked(name: str, value: Any, where: str) -> Value:
 
 
 def _check_together(config: Config, where: str) -> None:
-    try:
-        parse_promise(config.promise)
-    except InputError as error:
-        raise InputError(error.message, file=where, field="promise", remedy=error.remedy) from None
+    for name, parse in (("promise", parse_promise), ("estimate_keys", parse_keys)):
+        try:
+            parse(getattr(config, name))
+        except InputError as error:
+            raise InputError(error.message, file=where, field=name, remedy=error.remedy) from None
     for name in ("socket", "state_dir"):
         if not Path(getattr(config, name)).is_absolute():
             raise InputError(f"must be an absolute path, got {getattr(config, name)!r}", file=where, field=name)

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from slurm_rl.domain.keys import KEY_LEVELS
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.kernel.build import Requests
 from slurm_rl.kernel.codes import number
-from slurm_rl.traces.trace import Trace
+from slurm_rl.traces.trace import KEY_COLUMNS, Trace
 
 _NO = ("0", "no", "false", "user", "mcs", "topo")  # of `--exclusive`: those that do not mean whole nodes
 
@@ -48,6 +49,8 @@ def requests_of(trace: Trace) -> Requests:
         qos_count=len(trace.qos.names),
         priority=trace.priority,
         deadline=trace.deadline,
+        # The most specific ones, where a trace has more than there are levels.
+        keys=tuple(trace.keys[name].codes for name in KEY_COLUMNS if name in trace.keys)[-KEY_LEVELS:],
         **_asked(trace),
     )
 

@@ -50,6 +50,7 @@ def evaluate(
     ] = None,
     starvation: Annotated[str, typer.Option(help="For jobs that wait long: cap, lane or none; not of --base.")] = "cap",
     window: Annotated[str | None, typer.Option(help="Measure A:B only (shares of the span, or seconds).")] = None,
+    keys: Annotated[str | None, typer.Option(help="Keys of the trace that estimates use; all unless given.")] = None,
     base: Annotated[str, typer.Option(help="What ratios refer to.")] = "multifactor",
     opponents: Annotated[bool, typer.Option(help="Add the usual baselines.")] = True,
     replicates: Annotated[int, typer.Option(min=1, help="How many.")] = 3,
@@ -68,10 +69,10 @@ def evaluate(
     from slurm_rl.policy.registry import guarded
     from slurm_rl.report.fairness import as_value
     from slurm_rl.report.fairness import told as told_fairness
-    from slurm_rl.traces.read import read_trace
+    from slurm_rl.traces.read import chosen_keys, read_trace
     from slurm_rl_sim.replay import find_cluster, parse_contenders, prepare, window_of
 
-    jobs = read_trace(trace)
+    jobs = chosen_keys(read_trace(trace), keys)
     where = find_cluster(jobs, trace, cluster)
     span = window_of(jobs, window)
     asked = [name.strip() for name in policy.split(",")]

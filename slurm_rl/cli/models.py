@@ -7,6 +7,7 @@ import os
 import pwd
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from slurm_rl.backfill.slurm_settings import SlurmSettings
     from slurm_rl.config import Config
     from slurm_rl.controller.promote import Promotions
+    from slurm_rl.evaluate.keys import Worth
     from slurm_rl.policy.registry import PolicySpec
     from slurm_rl_sim.replay import Prepared
 
@@ -193,12 +195,14 @@ def fit_model(
     days: Annotated[float, typer.Option(min=0.01, help="Of history to pull.")] = 60.0,
     backfill: Annotated[str, typer.Option(help="The rule that the site backfills by.")] = "slurm",
     seed: Annotated[int, typer.Option(help="Of the replicates.")] = 0,
+    keys: Annotated[str, typer.Option("--keys", help="With --from-slurm: keys to judge, as name,workdir,array.")] = "",
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Choose the style of a model that suits a site best, by replays of its history, and write the model in it.
 
     A style changes a few weights and the starvation cap. It takes minutes, trains nothing, and switches nothing on.
+    Where the history has keys, a table says what each would be worth to estimates and waits (estimate_keys).
 
     Example: slurm-rl models fit default --from-slurm --days 60 --out fitted && slurm-rl models promote ./fitted
     """
@@ -206,8 +210,10 @@ def fit_model(
     from slurm_rl.cli.retrain import pull
     from slurm_rl.cli.train import read_sources
     from slurm_rl.config import load
+    from slurm_rl.domain.keys import parse_keys
     from slurm_rl.errors import InputError
     from slurm_rl.evaluate.fit import fit, save_fitted
+    from slurm_rl.evaluate.keys import worth_of_keys
     from slurm_rl.policy.checkpoint import check_place, find_model, load_model
     from slurm_rl.policy.registry import learned
 
@@ -219,19 +225,36 @@ def fit_model(
         raise InputError(f"{model.name} has no styles to choose from", remedy="fit another, or retrain it")
     if trace is None:
         conf = load(config).config.slurm_conf
-        history, site = pull(days, Path(conf) if conf else None)
+        history, site = pull(days, Path(conf) if conf else None, parse_keys(keys))
     else:
         history, site = read_sources([trace], cluster)[0]
     with progress(as_json) as on_progress:
         found = fit(learned(model), history, site, backfill=backfill, seed=seed, on_progress=on_progress)
+        told = (
+            worth_of_keys(found.policy, history, site, backfill, seed=seed, on_progress=on_progress)
+            if history.keys
+            else []
+        )
     written = save_fitted(model, found, out)
     if as_json:
-        print(json.dumps({"model": str(written.path), "style": found.style, "ratios": dict(found.ratios)}))
+        body = {"model": str(written.path), "style": found.style, "ratios": dict(found.ratios)}
+        print(json.dumps(body | ({"keys": [asdict(row) for row in told]} if told else {})))
         return
     print(f"{len(history):,} jobs replayed under each style ({backfill}); slowdown, wait and tails together:")
     for style, ratio in found.ratios.items():
         print(f"  {style:<12} {ratio:.3f}{'  <- chosen' if style == found.style else ''}")
+    if told:
+        _print_keys(told)
     print(f"written: {written.path}  (switch it on with: slurm-rl models promote {written.path})")
+
+
+def _print_keys(rows: list[Worth]) -> None:
+    """What each key is worth, as a table of 80 columns."""
+    print("\nestimates with further groups (estimate_keys), ratios to none ± standard error:")
+    print(f"  {'keys':<12}{'jobs with it':>13}{'rank correlation':>18}{'slowdown':>16}{'mean wait':>16}")
+    for row in rows:
+        ratios = [f"{r:.3f} ± {r * e:.3f}" for r, e in ((row.slowdown, row.slowdown_error), (row.wait, row.wait_error))]
+        print(f"  {row.keys:<12}{row.jobs:>13,}{row.rank:>18.3f}{ratios[0]:>16}{ratios[1]:>16}")
 
 
 @app.command()

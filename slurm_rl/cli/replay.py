@@ -139,6 +139,7 @@ def replay(
         typer.Option(help="Supervise each policy, as 'p99 <= 1.2 x, longest <= 1.5 x' (docs/auto.md), beside itself."),
     ] = None,
     window: Annotated[str | None, typer.Option(help="Measure A:B only (shares of the span, or seconds).")] = None,
+    keys: Annotated[str | None, typer.Option(help="Keys of the trace that estimates use; all unless given.")] = None,
     seed: Annotated[int, typer.Option(help="For time limits that the trace lacks.")] = 0,
     preempt: Annotated[
         bool, typer.Option("--preempt", help="srpt and static-priority may preempt, work kept.")
@@ -208,12 +209,12 @@ def replay(
     from slurm_rl.place.defer import Deferral
     from slurm_rl.place.plan import PlannerSettings
     from slurm_rl.policy.registry import guarded
-    from slurm_rl.traces.read import read_trace
+    from slurm_rl.traces.read import chosen_keys, read_trace
     from slurm_rl_sim.ahead import compile_ahead
     from slurm_rl_sim.replay import DEFAULT_POLICIES, find_cluster, parse_contenders, prepare, window_of
     from slurm_rl_sim.replay import replay as run_replay
 
-    jobs = read_trace(trace, format=format)
+    jobs = chosen_keys(read_trace(trace, format=format), keys)
     if backend != "sim":
         from slurm_rl.cli.replay_slurm import Asked, replay_real
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +14,7 @@ from slurm_rl.errors import InputError
 
 if TYPE_CHECKING:
     from slurm_rl.domain.cluster import Cluster
+    from slurm_rl.domain.keys import Key
     from slurm_rl.traces.trace import Trace
 
 _HELP = """Learn from a site's own history: split it by time, train on the first part, evaluate on the rest.
@@ -153,17 +154,18 @@ def enough_queueing(history: Trace, site: Cluster, window: tuple[int, int] | Non
             )
 
 
-def pull(days: float, conf: Path | None) -> tuple[Trace, Cluster]:
-    """The history and the nodes of a live Slurm."""
+def pull(days: float, conf: Path | None, keys: Sequence[Key] = ()) -> tuple[Trace, Cluster]:
+    """The history, with these keys, and the nodes of a live Slurm."""
     from slurm_rl.slurm.cli import CliClient
     from slurm_rl.traces.site import history_trace, site_cluster
 
     client = CliClient(conf)
+    client.keys = keys
     state = client.snapshot()
     now = time.time()
     rows = client.history(now - days * 86_400, now)
     finished = sum(1 for row in rows if row.start_time and row.end_time)
-    trace = history_trace(rows, state.cluster) if finished else None
+    trace = history_trace(rows, state.cluster, keys=keys) if finished else None
     if trace is None or len(trace) < _JOBS:
         found = len(trace) if trace is not None else 0
         raise InputError(

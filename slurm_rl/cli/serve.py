@@ -34,6 +34,7 @@ def serve(
     from slurm_rl.config import load
     from slurm_rl.controller.live import ControllerLive, warm_up
     from slurm_rl.controller.tick import Controller
+    from slurm_rl.domain.keys import parse_keys
     from slurm_rl.errors import InputError
     from slurm_rl.obs import logs, systemd
     from slurm_rl.obs.journal import Journal
@@ -44,7 +45,8 @@ def serve(
     logs.configure(settings.log_level)
     conf = Path(settings.slurm_conf) if settings.slurm_conf else None
     force = force or settings.write_unknown_release
-    client = connect(conf, settings.client, settings.slurm_timeout, force=force)
+    keys = parse_keys(settings.estimate_keys, "estimate_keys")
+    client = connect(conf, settings.client, settings.slurm_timeout, force=force, keys=keys)
     journal = Journal(settings.journal)
     controller = Controller(settings, client, journal)
     if once:

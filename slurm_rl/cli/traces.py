@@ -235,7 +235,8 @@ def perturb(
     "from-slurm",
     epilog="Examples:\n\n"
     "slurm-rl traces from-slurm --out site.csv.gz --cluster-out site.cluster.json --since 2026-01-01\n\n"
-    "slurm-rl traces from-slurm --out shared.csv.gz --since 2026-01-01 --until 2026-02-01 --partition gpu --anonymise",
+    "slurm-rl traces from-slurm --out shared.csv.gz --since 2026-01-01 --until 2026-02-01 --anonymise\n\n"
+    "slurm-rl traces from-slurm --out site.csv.gz --since 2026-01-01 --keys name,workdir,array",
 )
 def from_slurm(
     out: Annotated[Path, typer.Option("--out", help="Trace to write.")],
@@ -245,6 +246,10 @@ def from_slurm(
     partition: Annotated[list[str] | None, typer.Option("--partition", help="Only these partitions.")] = None,
     anonymise: Annotated[bool, typer.Option("--anonymise", help="Hash users, accounts and job names.")] = False,
     salt: Annotated[str | None, typer.Option("--salt", help="Secret for the hashes; a random one by default.")] = None,
+    keys: Annotated[
+        str,
+        typer.Option("--keys", help="Further columns for estimates, hashed: name,workdir,container,submitline,array."),
+    ] = "",
     telemetry: Annotated[
         Path | None,
         typer.Option(
@@ -263,18 +268,22 @@ def from_slurm(
     import time
 
     from slurm_rl.domain.cluster import write_cluster
+    from slurm_rl.domain.keys import parse_keys
     from slurm_rl.errors import InputError
     from slurm_rl.slurm.cli import CliClient
     from slurm_rl.traces.site import anonymised, history_trace, site_cluster
 
-    if salt is not None and not anonymise:
-        raise InputError("--salt goes with --anonymise")
+    wanted_keys = parse_keys(keys)
+    if salt is not None and not anonymise and not wanted_keys:
+        raise InputError("--salt goes with --anonymise or --keys")
+    secret = salt if salt is not None else secrets.token_hex(16)
     start, end = moment(since, "--since"), moment(until, "--until") if until else time.time()
     client = CliClient(conf)
+    client.keys = wanted_keys
     wanted = [p for text in partition or [] for p in text.split(",")]
     state = client.snapshot()
     history = client.history(start, end)
-    trace = history_trace(history, state.cluster or "site", wanted)
+    trace = history_trace(history, state.cluster or "site", wanted, keys=wanted_keys, salt=secret)
     if telemetry is not None:
         from slurm_rl.telemetry.join import with_measurements
         from slurm_rl.telemetry.source import opened
@@ -282,7 +291,7 @@ def from_slurm(
         with opened(telemetry) as store:
             trace, measured = with_measurements(trace, history, store)
     if anonymise:
-        trace = anonymised(trace, salt if salt is not None else secrets.token_hex(16))
+        trace = anonymised(trace, secret)
     cluster, mixed = site_cluster(state.nodes, state.cluster or "site", wanted)
     more: dict[str, object] = {"out": str(out), "could_not_hold": _write(trace, out)}
     if mixed:

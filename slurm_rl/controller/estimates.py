@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
+from slurm_rl.domain.keys import KEY_LEVELS
 from slurm_rl.domain.sizes import GROUP_LEVELS, group_columns
 from slurm_rl.kernel.arrays import GROUP, Array
 from slurm_rl.kernel.jit import kernel
@@ -14,6 +16,7 @@ from slurm_rl.kernel.world import bare_world
 from slurm_rl.policy.estimate import finish, predict
 from slurm_rl_sim.residuals import Residuals
 
+_NO_KEYS: Mapping[str, str] = MappingProxyType({})
 _TOGETHER = 200  # jobs that are estimated before they teach: the first history may hold years
 
 
@@ -43,25 +46,30 @@ class Finished:
     uses_gpus: bool
     limit: int
     ran: float
+    keys: Mapping[str, str] = field(default_factory=dict)
 
 
 class RunTimes:
     """Groups of finished jobs by who ran what, numbered as they appear; never forgets a group, only ages it."""
 
-    def __init__(self) -> None:
+    def __init__(self, keys: Sequence[str] = ()) -> None:
+        """`keys`: further groups, by the names of what their jobs share (domain/keys.py)."""
+        self.keys = tuple(keys)
         self._number: dict[tuple[object, ...] | None, int] = {}
         self._groups = np.zeros(256, dtype=GROUP)
         self.seen = 0
         self.residuals = Residuals()  # how far run times fell from their estimates
 
-    def groups_of(self, user: str, name: str, volume: float, uses_gpus: bool, limit: int) -> tuple[int, ...]:
+    def groups_of(
+        self, user: str, name: str, volume: float, uses_gpus: bool, limit: int, told: Mapping[str, str] = _NO_KEYS
+    ) -> tuple[int, ...]:
         """The groups a job belongs to, from general to specific, as replay forms them; -1: none."""
-        number, keys = self._number, _keys(user, name, volume, uses_gpus, limit)
-        return tuple(number.setdefault(key, len(number)) if key is not None else -1 for key in keys)
+        number, groups = self._number, _groups(user, name, volume, uses_gpus, limit, self.keys, told)
+        return tuple(number.setdefault(group, len(number)) if group is not None else -1 for group in groups)
 
     def known_groups(self, user: str, name: str, volume: float, uses_gpus: bool, limit: int) -> tuple[int, ...]:
-        """The same, of groups that exist by now; may be asked from any thread."""
-        return tuple(self._number.get(key, -1) for key in _keys(user, name, volume, uses_gpus, limit))
+        """The same, of groups that exist by now and need no keys; may be asked from any thread."""
+        return tuple(self._number.get(g, -1) for g in _groups(user, name, volume, uses_gpus, limit, (), _NO_KEYS))
 
     def learn(self, jobs: Iterable[Finished]) -> None:
         """Learns from jobs in the order in which they ended."""
@@ -70,7 +78,7 @@ class RunTimes:
             self._learn(rows[at : at + _TOGETHER])
 
     def _learn(self, rows: list[Finished]) -> None:
-        groups = [self.groups_of(job.user, job.name, job.volume, job.uses_gpus, job.limit) for job in rows]
+        groups = [self.groups_of(job.user, job.name, job.volume, job.uses_gpus, job.limit, job.keys) for job in rows]
         world = bare_world(len(rows), {}, groups=self.table())
         world["jobs"]["limit"] = [max(job.limit, 1) for job in rows]
         world["jobs"]["group"] = groups
@@ -83,7 +91,7 @@ class RunTimes:
 
     def known(self) -> KnownRunTimes:
         """What is known by now, for other threads than the one that learns."""
-        return KnownRunTimes(dict(self._number), self.table().copy(), self.residuals.copy())
+        return KnownRunTimes(dict(self._number), self.table().copy(), self.residuals.copy(), self.keys)
 
     def table(self) -> Array:
         """What is known, as kernels read it; row 0 is of all jobs."""
@@ -97,20 +105,32 @@ class RunTimes:
 class KnownRunTimes:
     """What is known at a moment; nothing is learned or numbered any more."""
 
-    def __init__(self, number: dict[tuple[object, ...] | None, int], groups: Array, residuals: Residuals) -> None:
-        self._number, self._groups, self.residuals = number, groups, residuals
+    def __init__(
+        self,
+        number: dict[tuple[object, ...] | None, int],
+        groups: Array,
+        residuals: Residuals,
+        keys: tuple[str, ...] = (),
+    ) -> None:
+        self._number, self._groups, self.residuals, self.keys = number, groups, residuals, keys
 
-    def groups_of(self, user: str, name: str, volume: float, uses_gpus: bool, limit: int) -> tuple[int, ...]:
+    def groups_of(
+        self, user: str, name: str, volume: float, uses_gpus: bool, limit: int, told: Mapping[str, str] = _NO_KEYS
+    ) -> tuple[int, ...]:
         """The groups a job belongs to, as far as they are known."""
-        return tuple(self._number.get(key, -1) for key in _keys(user, name, volume, uses_gpus, limit))
+        return tuple(self._number.get(g, -1) for g in _groups(user, name, volume, uses_gpus, limit, self.keys, told))
 
     def table(self) -> Array:
         return self._groups
 
 
-def _keys(user: str, name: str, volume: float, uses_gpus: bool, limit: int) -> list[tuple[object, ...] | None]:
-    """The groups of a job by what its jobs share, each with its level; None: of its name, if it has none."""
+def _groups(
+    user: str, name: str, volume: float, uses_gpus: bool, limit: int, keys: Sequence[str], told: Mapping[str, str]
+) -> list[tuple[object, ...] | None]:
+    """The groups of a job by what its jobs share, each with its level; None: of its name or a key, if it has none."""
     values = group_columns(user, name, volume, uses_gpus, limit)
     values |= {"bucket": int(values["bucket"]), "exact": int(values["exact"])}
     levels = enumerate(GROUP_LEVELS)
-    return [None if "name" in of and not name else (level, *(values[c] for c in of)) for level, of in levels]
+    found = [None if "name" in of and not name else (level, *(values[c] for c in of)) for level, of in levels]
+    further = [(key, user, told[key], values["exact"]) if key in told else None for key in keys[:KEY_LEVELS]]
+    return [*found, *further, *[None] * (KEY_LEVELS - len(further))]

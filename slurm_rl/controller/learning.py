@@ -12,6 +12,7 @@ from slurm_rl.controller.explain.recent_waits import RecentWaits
 from slurm_rl.controller.gpu_figures import GpuFigures
 from slurm_rl.controller.limit_advice import RunsOfUsers
 from slurm_rl.controller.slurm_snapshot import finished_jobs
+from slurm_rl.domain.keys import parse_keys
 from slurm_rl.errors import SlurmError
 from slurm_rl.slurm.client import SlurmClient
 from slurm_rl.slurm.model import HistoryJob, SlurmState
@@ -28,7 +29,7 @@ class Learning:
 
     def __init__(self, config: Config, clock: Callable[[], float]) -> None:
         self.clock = clock
-        self.run_times = RunTimes()
+        self.run_times = RunTimes([key.name for key in parse_keys(config.estimate_keys, "estimate_keys")])
         self.waits = RecentWaits()
         self.gpus = GpuFigures(config)
         self.runs = RunsOfUsers()

@@ -310,7 +310,8 @@ class ControllerLive:
 
     def reload(self) -> dict[str, Any]:
         config = load(self._config_file).config
-        fixed = [n for n in ("socket", "tcp", "state_dir") if getattr(config, n) != getattr(self.config, n)]
+        names = ("socket", "tcp", "state_dir", "estimate_keys")
+        fixed = [n for n in names if getattr(config, n) != getattr(self.config, n)]
         if fixed:
             raise InputError("needs a restart to change", field=", ".join(fixed))
         before, after = asdict(self.config), asdict(config)

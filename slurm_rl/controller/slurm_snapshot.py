@@ -109,7 +109,8 @@ def observe(
     pending = np.flatnonzero(np.array([j.pending for j in jobs], dtype=bool))
     volume = workload.requests["volume"][workload.jobs["request"]] if jobs else np.zeros(0)
     for i, j in enumerate(jobs):
-        groups = run_times.groups_of(j.user, j.name, float(volume[i]), j.gpu_count > 0, int(requests.limit[i]))
+        limit = int(requests.limit[i])
+        groups = run_times.groups_of(j.user, j.name, float(volume[i]), j.gpu_count > 0, limit, j.keys)
         workload.jobs["group"][i] = groups
     weights = site_weights(state.weights)
     base, site = _priorities(jobs)
@@ -213,7 +214,7 @@ def finished_jobs(rows: Iterable[HistoryJob], nodes: Iterable[SlurmNode]) -> lis
         gpus = sum(r.gpus_requested.values()) or sum(r.gpus_allocated.values())
         volume = float(job_size(gpus, r.cpus, weight.get(r.partition, 1.0)))
         limit = r.time_limit or _FOREVER
-        found.append(Finished(r.user, r.name, volume, gpus > 0, limit, float(r.elapsed)))
+        found.append(Finished(r.user, r.name, volume, gpus > 0, limit, float(r.elapsed), r.keys))
     return found
 
 

@@ -64,6 +64,7 @@ def weights_by_partition(nodes: Iterable[NodeLike]) -> dict[str, float]:
 
 # The estimator's groups, from the most general to the most specific, by the columns whose values their jobs share.
 GROUP_LEVELS = (("bucket",), ("user",), ("user", "bucket"), ("user", "exact", "limit"), ("user", "name", "exact"))
+# Behind these come KEY_LEVELS more where a site tells more of its jobs: same user, size and value of a key (keys.py).
 
 
 def group_columns(user: Any, name: Any, size: Any, on_gpus: Any, limit: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_rl.domain import sizes
+from slurm_rl.domain.keys import KEY_LEVELS
 
 Array = npt.NDArray[Any]
 Record = Any  # a World's record as kernels see it (tables.py)
@@ -22,7 +23,7 @@ UNLIMITED = (1 << 20) - 1  # CPUs of a node whose class leaves them blank
 UNLIMITED_MB = 1 << 30  # likewise its memory
 NEVER = np.int64(1) << 62
 GPU_MILLI = sizes.GPU_MILLI
-LEVELS = len(sizes.GROUP_LEVELS)  # of the run-time estimator (see policy/estimate.py)
+LEVELS = len(sizes.GROUP_LEVELS) + KEY_LEVELS  # of the run-time estimator (see policy/estimate.py)
 LATENCY_BUCKETS = 64 * 8  # of what passes cost: eight to each power of two cycles
 
 # What is known of a job at submission. No field may be named as an attribute of arrays is (shape, size, mean …).

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slurm_rl.domain.cluster import Cluster
+from slurm_rl.domain.keys import KEY_LEVELS
 from slurm_rl.domain.sizes import GROUP_LEVELS, gpus_per_cpu, group_columns, job_size, pools_of
 from slurm_rl.kernel.arrays import (
     GPU_MILLI,
     JOB,
-    LEVELS,
     NEVER,
     NODE,
     POOL,
@@ -60,6 +60,7 @@ class Requests:
     prefer: Array | None = None  # … as are wishes
     constraint_names: tuple[str, ...] = ()
     exclusive: Array | None = None  # bool: whole nodes
+    keys: tuple[Array, ...] = ()  # codes of further groups (domain/keys.py), from general to specific; -1: blank
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,14 +361,20 @@ def _distinct(requests: Requests, kind: Array, row: Array, asks: Asks) -> tuple[
 
 
 def _groups(requests: Requests, size: Array, group: Array) -> int:
-    """Writes the estimator's groups of each job, from general to specific (-1 without a name); how many there are."""
+    """Writes the estimator's groups of each job, from general to specific (-1: none, as without a name); how many."""
     values = group_columns(requests.user, requests.name, size, requests.gpus > 0, requests.limit)
     total = 0
     for level, columns in enumerate(GROUP_LEVELS):
         codes, count = number(*(values[c] for c in columns))
         group[:, level] = codes + total
         total += count
-    group[requests.name < 0, LEVELS - 1] = -1
+    named = len(GROUP_LEVELS) - 1
+    group[requests.name < 0, named] = -1
+    group[:, named + 1 :] = -1
+    for level, key in enumerate(requests.keys[:KEY_LEVELS], named + 1):
+        codes, count = number(values["user"], key, values["exact"])
+        group[:, level] = np.where(key >= 0, codes + total, -1)
+        total += count
     return total
 
 

@@ -1,9 +1,9 @@
 """Run-time estimates learned online from finished jobs only, the same in replay and live.
 
-Finished jobs are grouped at LEVELS, from all jobs of a size to the same user's jobs of the same name and size. Each
-group keeps a decayed count, mean and variance of log run time; group 0 holds log(run/limit) of all jobs. A prediction
-starts from the time limit times the usual ratio of run time to limit and is drawn, level by level, towards each
-group's mean in proportion to what the group has seen.
+Finished jobs are grouped at LEVELS, from all jobs of a size to the same user's jobs of the same name and size, and
+by the keys that a site has (domain/keys.py). Each group keeps a decayed count, mean and variance of log run time;
+group 0 holds log(run/limit) of all jobs. A prediction starts from the time limit times the usual ratio of run time to
+limit and is drawn, level by level, towards each group's mean in proportion to what the group has seen.
 """
 
 from __future__ import annotations

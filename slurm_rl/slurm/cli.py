@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from slurm_rl.domain.keys import Key
 from slurm_rl.errors import SlurmError
 from slurm_rl.slurm import history, jsonform, text
 from slurm_rl.slurm.command import Commands, separator
@@ -36,6 +37,7 @@ class CliClient:
     """
 
     force = False
+    keys: Sequence[Key] = ()  # what else it asks of jobs, for estimates of their run times
 
     def __init__(self, conf: Path | None = None, timeout: float = 10.0, user: str | None = None) -> None:
         self.commands = Commands(conf, timeout, user)
@@ -59,6 +61,9 @@ class CliClient:
         else:  # what text a later release prints is not known; JSON names its fields
             asked["nodes as json"] = ("scontrol", "show", "nodes", "--json")
             asked["jobs as json"] = ("squeue", "-a", "--json")
+        told = [key for key in self.keys if key.squeue]
+        if told:
+            asked["keys"] = text.squeue_keys(told, mark)
         if text.setting(config, "PriorityType") == "priority/multifactor":
             asked["sprio"] = ("sprio", "-h", "-o", text.factor_format(mark))
         if text.setting(config, "AccountingStorageType") == "accounting_storage/slurmdbd":
@@ -74,6 +79,8 @@ class CliClient:
             every = jsonform.jobs(said["jobs as json"].encode(), factors, self._exclusive(traits, mark))
             jobs = [j for j in every if j.pending or j.running]  # some releases ignore -t here
             nodes = jsonform.nodes(said["nodes as json"].encode())
+        if told:
+            jobs = text.with_keys(jobs, said["keys"], told, mark)
         return SlurmState(
             taken=taken,
             spread=time.monotonic() - began,
@@ -157,7 +164,8 @@ class CliClient:
 
     def history(self, start: float, end: float) -> list[HistoryJob]:
         mark = separator()
-        return history.parse(self.commands.run(*history.command(start, end, mark), timeout=history.TIMEOUT), mark)
+        said = self.commands.run(*history.command(start, end, mark, self.keys), timeout=history.TIMEOUT)
+        return history.parse(said, mark, self.keys)
 
     def assoc_mgr(self) -> str:
         """What slurmctld holds of associations and QOS: limits, and how far they are used; "" without accounting."""

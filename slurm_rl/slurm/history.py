@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from slurm_rl.domain.keys import Key, key_values
 from slurm_rl.errors import InputError, SlurmError
 from slurm_rl.slurm.command import records
 from slurm_rl.slurm.model import HistoryJob
@@ -39,7 +40,11 @@ _FIELDS = (
 _NUMBER = re.compile(r"\d+")
 
 
-def command(start: float, end: float, mark: str) -> list[str]:
+def _fields(keys: Sequence[Key]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*_FIELDS, *(key.sacct for key in keys))))
+
+
+def command(start: float, end: float, mark: str, keys: Sequence[Key] = ()) -> list[str]:
     """sacct for all users' jobs between two times; times are given in UTC, as sacct is told to use it."""
     if start >= end:
         raise InputError(f"the history would begin at {start:g}, not before its end {end:g}")
@@ -56,7 +61,7 @@ def command(start: float, end: float, mark: str) -> list[str]:
         "-E",
         _moment(end),
         "-o",
-        ",".join(_FIELDS),
+        ",".join(_fields(keys)),
     ]
 
 
@@ -64,12 +69,12 @@ def _moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def parse(output: str, mark: str) -> list[HistoryJob]:
+def parse(output: str, mark: str, keys: Sequence[Key] = ()) -> list[HistoryJob]:
     """Jobs from sacct's answer, in its order."""
-    return [_job(r) for r in records(output, _FIELDS, mark)]
+    return [_job(r, keys) for r in records(output, _fields(keys), mark)]
 
 
-def _job(r: Mapping[str, str]) -> HistoryJob:
+def _job(r: Mapping[str, str], keys: Sequence[Key]) -> HistoryJob:
     try:
         requested, allocated = tres(r["ReqTRES"]), tres(r["AllocTRES"])
         return HistoryJob(
@@ -95,6 +100,7 @@ def _job(r: Mapping[str, str]) -> HistoryJob:
             node_list=expand_hosts(r["NodeList"]),
             priority=_number(r["Priority"]),
             exit_code=_number(r["ExitCode"]),
+            keys=key_values(r, keys, live=False),
         )
     except ValueError as error:
         raise SlurmError(f"sacct: job {r['JobIDRaw']!r} is unreadable: {error}") from None

@@ -81,6 +81,7 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     nice: int = 0
     factors: PriorityFactors | None = None  # sprio shows eligible pending jobs only
+    keys: Mapping[str, str] = msgspec.field(default_factory=dict)  # for estimates (domain/keys.py), where asked for
 
     @property
     def pending(self) -> bool:
@@ -267,6 +268,7 @@ class HistoryJob(msgspec.Struct, frozen=True, kw_only=True):
     node_list: tuple[str, ...]
     priority: int
     exit_code: int
+    keys: Mapping[str, str] = msgspec.field(default_factory=dict)  # as in SlurmJob
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):

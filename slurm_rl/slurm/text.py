@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+import msgspec
+
+from slurm_rl.domain.keys import Key
+from slurm_rl.domain.keys import key_values as job_keys
 from slurm_rl.errors import SlurmError
 from slurm_rl.slurm.command import key_values, records
 from slurm_rl.slurm.gres import asked_of_each_node, gpus_by_unit, node_counts, reports_parts, shared_parts
@@ -129,6 +133,24 @@ def asks(said: str, excluded: str, mark: str) -> dict[int, Asks]:
         if hosts and r["%A"].isdecimal():
             found[int(r["%A"])] = found.get(int(r["%A"]), Asks())._replace(excluded=hosts)
     return found
+
+
+def squeue_keys(keys: Sequence[Key], mark: str) -> tuple[str, ...]:
+    """squeue for what estimates want to know besides; tasks of an array are of one kind, and share a line."""
+    fields = ("ArrayJobID", "JobID", *(key.squeue for key in keys))
+    return ("squeue", "-h", "-a", "-t", STATES, "-O", ",".join(f"{field}:{mark}" for field in fields))
+
+
+def with_keys(jobs: Iterable[SlurmJob], output: str, keys: Sequence[Key], mark: str) -> list[SlurmJob]:
+    """The jobs with what `squeue_keys` says of them, or of the array that they are tasks of."""
+    found: dict[str, dict[str, str]] = {}
+    for r in records(output, ("ArrayJobID", "JobID", *(key.squeue for key in keys)), mark):
+        values = job_keys({name: present(value) for name, value in r.items()}, keys, live=True)
+        found[r["JobID"]] = values
+        found.setdefault(r["ArrayJobID"], values)
+    nothing: dict[str, str] = {}
+    said = ((job, found.get(str(job.job_id), found.get(str(job.array_job_id), nothing))) for job in jobs)
+    return [msgspec.structs.replace(job, keys=values) if values else job for job, values in said]
 
 
 class Waiting(NamedTuple):

@@ -43,6 +43,8 @@ def _take(values: object, rows: npt.NDArray[np.intp]) -> object:
         return values.take(rows)
     if isinstance(values, np.ndarray):
         return values[rows]
+    if isinstance(values, dict):
+        return {name: _take(column, rows) for name, column in values.items()}
     listed = list(values)  # type: ignore[call-overload]  # a sequence by contract
     return [listed[r] for r in rows.tolist()]
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from slurm_rl.traces.trace import COLUMN_FIELDS, Labels, Note, Trace
 
-READER_VERSION = 7  # raise it whenever a reader gives another trace for the same bytes
+READER_VERSION = 8  # raise it whenever a reader gives another trace for the same bytes
 MAX_BYTES = 2 << 30
 MAX_FILES = 2000
 _MAGIC = b"slurm-rl-trace\n\x00"
@@ -146,9 +146,11 @@ def _pack(trace: Trace) -> tuple[bytes, list[npt.NDArray[np.generic]]]:
             columns[column] = add(values)
     measured = {name: add(values) for name, values in trace.measured.items()}
     asked = {name: add(values.codes) | {"names": list(values.names)} for name, values in trace.asked.items()}
+    keys = {name: add(values.codes) | {"names": list(values.names)} for name, values in trace.keys.items()}
     header: dict[str, object] = {
         "columns": columns,
         "asked": asked,
+        "keys": keys,
         "measured": measured,
         "notes": [asdict(n) for n in trace.notes],
         "meta": trace.meta,
@@ -185,8 +187,9 @@ def _unpack(header: dict[str, object], body: npt.NDArray[np.uint8]) -> Trace:
         Note(n["what"], n["rows"], tuple(n["lines"]), n["dropped"])
         for n in header["notes"]  # type: ignore[attr-defined]
     )
-    asked: dict[str, dict[str, object]] = header["asked"]  # type: ignore[assignment]
-    values["asked"] = {n: Labels(array(where), tuple(where["names"])) for n, where in asked.items()}  # type: ignore[arg-type]
+    for further in ("asked", "keys"):
+        named: dict[str, dict[str, object]] = header[further]  # type: ignore[assignment]
+        values[further] = {n: Labels(array(where), tuple(where["names"])) for n, where in named.items()}  # type: ignore[arg-type]
     kept: dict[str, dict[str, object]] = header["measured"]  # type: ignore[assignment]
     values["measured"] = {name: array(where) for name, where in kept.items()}
     return Trace(name="", notes=notes, meta=header["meta"], **values)  # type: ignore[arg-type]

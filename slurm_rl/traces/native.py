@@ -17,6 +17,7 @@ from slurm_rl.traces.files import Source, write_file
 from slurm_rl.traces.table import Layout, Table, parse, whole
 from slurm_rl.traces.trace import (
     ASKED_COLUMNS,
+    KEY_COLUMNS,
     MEASURED_COLUMNS,
     NATIVE_COLUMNS,
     OPTIONAL_COLUMNS,
@@ -51,7 +52,7 @@ def read(source: Source) -> Trace:
     """
     raw = source.raw
     names = _header(raw[: 1 << 16].decode("utf-8", errors="replace"))
-    known = {*NATIVE_COLUMNS, *OPTIONAL_COLUMNS, *ASKED_COLUMNS, *MEASURED_COLUMNS}
+    known = {*NATIVE_COLUMNS, *OPTIONAL_COLUMNS, *ASKED_COLUMNS, *KEY_COLUMNS, *MEASURED_COLUMNS}
     known.add("command")  # for replay --commands
     for name in _REQUIRED:
         if name not in names:
@@ -66,7 +67,7 @@ def read(source: Source) -> Trace:
         names=tuple(names),
         numbers=tuple(n for n in (*_NUMBERS, *MEASURED_COLUMNS) if n in names and n not in dated),
         times=dated,
-        labels=tuple(n for n in (*_LABELS, *ASKED_COLUMNS) if n in names),
+        labels=tuple(n for n in (*_LABELS, *ASKED_COLUMNS, *KEY_COLUMNS) if n in names),
         ids=("job_id",),
     )
     table = parse(source, raw, layout)
@@ -151,6 +152,7 @@ def _trace(table: Table) -> Trace:
         deadline=deadline,
         notes=notes,
         asked={n: table.label(n) for n in ASKED_COLUMNS if (table.label(n).codes >= 0).any()},
+        keys={n: table.label(n) for n in KEY_COLUMNS if (table.label(n).codes >= 0).any()},
         measured=measured,
     )
     return kept(trace, screen.keep)
@@ -190,13 +192,14 @@ def _blocks(trace: Trace) -> Iterator[bytes]:
         if known.any():
             fields[column] = field
     measured = [m for m in MEASURED_COLUMNS if m in trace.measured and not np.isnan(trace.measured[m]).all()]
-    asked = [a for a in ASKED_COLUMNS if a in trace.asked and (trace.asked[a].codes >= 0).any()]
+    further = trace.asked | trace.keys
+    asked = [a for a in (*ASKED_COLUMNS, *KEY_COLUMNS) if a in further and (further[a].codes >= 0).any()]
     yield (",".join([*fields, *asked, *measured]) + "\n").encode()
     quoted = {f: [_quoted(n) for n in v.names] for f in fields.values() if isinstance(v := getattr(trace, f), Labels)}
     for start in range(0, len(trace), _BLOCK):
         rows = slice(start, start + _BLOCK)
         texts = [_texts(getattr(trace, f), f, rows, quoted.get(f, [])) for f in fields.values()]
-        texts += [_texts(trace.asked[a], a, rows, [_quoted(n) for n in trace.asked[a].names]) for a in asked]
+        texts += [_texts(further[a], a, rows, [_quoted(n) for n in further[a].names]) for a in asked]
         texts += [_texts(trace.measured[m], m, rows, []) for m in measured]
         yield "".join([",".join(row) + "\n" for row in zip(*texts, strict=True)]).encode()
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+from slurm_rl.domain.keys import parse_keys
 from slurm_rl.errors import InputError, unknown_name
 from slurm_rl.traces import cache as kept
 from slurm_rl.traces import native
@@ -107,3 +108,15 @@ def detect(source: Source) -> str:
 
 def _module(name: str) -> ModuleType:
     return importlib.import_module(FORMATS[name])
+
+
+def chosen_keys(trace: Trace, text: str | None) -> Trace:
+    """The trace with those of its keys that are named; all of them where none is named (domain/keys.py)."""
+    if text is None:
+        return trace
+    names = [key.name for key in parse_keys(text)]
+    missing = [name for name in names if name not in trace.keys]
+    if missing:
+        has = f"it has {', '.join(trace.keys)}" if trace.keys else "make it with traces from-slurm --keys"
+        raise InputError(f"the trace has no column {missing[0]!r}", field="--keys", remedy=has)
+    return trace.with_keys(names)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from slurm_rl.domain.keys import KEYS
 from slurm_rl.domain.tres import tres_counts
 from slurm_rl.traces.assemble import header_of, layout_of, renamed
 from slurm_rl.traces.files import Source
@@ -18,7 +19,7 @@ from slurm_rl.traces.trace import Floats, Labels, Trace
 
 _LABELS = (
     "elapsed elapsedraw timelimit timelimitraw reqtres alloctres reqgres allocgres reqmem nnodes allocnodes reqnodes "
-    "reqcpus ncpus alloccpus user account partition qos state jobname priority"
+    "reqcpus ncpus alloccpus user account partition qos state jobname priority workdir container submitline"
 ).split()
 _COMMAND = "sacct -a -X -P -o JobIDRaw,JobID,Submit,Start,End,Elapsed,Timelimit,State,User,Account,Partition,QOS,"
 _COMMAND += "NNodes,ReqCPUS,ReqMem,ReqTRES,JobName,Priority"
@@ -75,9 +76,17 @@ def _records(table: Table) -> Records:
         state=renamed(table.label("state"), {n: n.partition(" ")[0] for n in table.label("state").names}),
         name=table.label("jobname"),
         priority=_each(table, "priority", _count),
+        keys=_keys(table),
         number=None if raw_ids is None else whole_ids(raw_ids),
         unlimited=_first(_each(table, "timelimitraw", _endless), _each(table, "timelimit", _endless)) == 1.0,
     )
+
+
+def _keys(table: Table) -> dict[str, Labels]:
+    """Those further columns that the export has; the array and the name it has anyway."""
+    columns = {key: table.label(key.sacct.lower()) for key in KEYS if key.sacct.lower() in table.labels}
+    return {key.name: renamed(labels, {n: key.value(n) for n in labels.names}) for key, labels in columns.items()
+            if key.sacct not in ("JobName", "JobID")}  # fmt: skip
 
 
 def _each(table: Table, column: str, value: Callable[[str], float]) -> Floats:

@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from slurm_rl.domain.keys import BY_NAME, KEYS
 from slurm_rl.traces.files import Source
 from slurm_rl.traces.jsonfile import decode, entries_screen
 from slurm_rl.traces.slurmjobs import Records, gpus_in, jobs_of
 from slurm_rl.traces.trace import Floats, Labels, Trace
+
+_KEYS = {"workdir": "working_directory", "container": "container", "submitline": "submit_line"}
 
 
 def sniff(head: str) -> bool:
@@ -59,6 +62,7 @@ def read(source: Source) -> Trace:
         state=labels("state"),
         name=labels("name"),
         priority=column("priority"),
+        keys={key.name: labels(key.name) for key in KEYS},
         number=np.array([row.get("number", -1) for row in rows], dtype=np.int64),
         unlimited=np.array([row.get("unlimited", False) for row in rows], dtype=bool),
     )
@@ -97,7 +101,7 @@ def _row(job: dict[str, Any]) -> dict[str, Any]:
         "state": str(name).partition(" ")[0],
         "name": job.get("name"),
         "priority": _number(job.get("priority")),
-    }
+    } | {name: BY_NAME[name].value(str(job.get(field) or "")) for name, field in _KEYS.items()}
 
 
 def _tres(entries: list[dict[str, Any]]) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from slurm_rl.domain.cluster import Cluster, Gres, SiteNode, node_classes
+from slurm_rl.domain.keys import Key, hashed
 from slurm_rl.traces.files import Source
 from slurm_rl.traces.jsonfile import entries_screen
 from slurm_rl.traces.slurmjobs import Records, jobs_of
@@ -56,10 +56,22 @@ class HistoryRow(Protocol):
     def gpus_allocated(self) -> Mapping[str, int]: ...
     @property
     def priority(self) -> int: ...
+    @property
+    def keys(self) -> Mapping[str, str]: ...
 
 
-def history_trace(rows: Sequence[HistoryRow], site: str, partitions: Collection[str] = ()) -> Trace:
-    """The finished jobs of these partitions (all, if none is named) as a trace; the rest is counted in its notes."""
+def history_trace(
+    rows: Sequence[HistoryRow],
+    site: str,
+    partitions: Collection[str] = (),
+    *,
+    keys: Sequence[Key] = (),
+    salt: str = "",
+) -> Trace:
+    """The finished jobs of these partitions (all, if none is named) as a trace; the rest is counted in its notes.
+
+    Keys become salted hashes: a trace tells which jobs are of one kind, not where or how they were submitted.
+    """
     screen = entries_screen(Source(Path(f"history of {site}"), {}), len(rows))
     if partitions:
         elsewhere = [not set(r.partition.split(",")) & set(partitions) for r in rows]
@@ -91,6 +103,7 @@ def history_trace(rows: Sequence[HistoryRow], site: str, partitions: Collection[
         state=labels("state"),
         name=labels("name"),
         priority=numbers("priority"),
+        keys={k.name: Labels.of(hashed([r.keys.get(k.name, "") for r in rows], salt, k.name[0])) for k in keys},
         number=np.array([r.job_id for r in rows], dtype=np.int64),
         meta={"format": "slurm"},
     )
@@ -105,18 +118,14 @@ def _gpus(by_type: Mapping[str, int]) -> tuple[int, str]:
 def anonymised(trace: Trace, salt: str) -> Trace:
     """The same trace with users, accounts and job names replaced by a salted hash; equal names stay equal."""
 
-    key = hashlib.sha256(salt.encode()).digest()
-
-    def hashed(labels: Labels, prefix: str) -> Labels:
-        # The prefix is part of what is hashed: a user named like an account must not show as such.
-        digests = [hashlib.blake2b(f"{prefix}:{n}".encode(), key=key, digest_size=5) for n in labels.names]
-        return Labels(labels.codes, tuple(prefix + d.hexdigest() for d in digests))
+    def secret(labels: Labels, prefix: str) -> Labels:
+        return Labels(labels.codes, tuple(hashed(labels.names, salt, prefix)))
 
     return replace(
         trace,
-        user=hashed(trace.user, "u"),
-        account=hashed(trace.account, "g"),
-        job_name=hashed(trace.job_name, "n"),
+        user=secret(trace.user, "u"),
+        account=secret(trace.account, "g"),
+        job_name=secret(trace.job_name, "n"),
     )
 
 

@@ -38,6 +38,7 @@ class Records:
     state: Labels
     name: Labels
     priority: Floats
+    keys: dict[str, Labels] = field(default_factory=dict)  # further columns that tell jobs of one kind
     number: npt.NDArray[np.int64] | None = None  # JobIDRaw, unique where `job_id` of an array task is text
     unlimited: npt.NDArray[np.bool_] | None = None  # Slurm was told that there is no limit
     meta: dict[str, object] = field(default_factory=dict)
@@ -88,6 +89,7 @@ def jobs_of(records: Records, screen: Screen) -> Trace:
         status=records.state,
         job_name=records.name,
         priority=records.priority,
+        keys={name: labels for name, labels in records.keys.items() if (labels.codes >= 0).any()},
         meta=records.meta,
     )
 

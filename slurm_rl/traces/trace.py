@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from slurm_rl.domain.keys import KEYS
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
@@ -17,6 +19,8 @@ NATIVE_COLUMNS = (
 OPTIONAL_COLUMNS = ("qos", "priority", "deadline", "name")
 # What jobs ask for besides, as sbatch has it: GRES of each node, features, wished features, whole nodes (yes).
 ASKED_COLUMNS = ("gres", "constraint", "prefer", "exclusive")
+# What tells jobs of one kind besides their name (domain/keys.py), as hashes or in clear.
+KEY_COLUMNS = tuple(key.name for key in KEYS)
 # What node agents measured: GPUs used of those held, percent of their time, GB on one GPU, GPU-minutes idle, kWh.
 MEASURED_COLUMNS = ("gpus_used", "gpu_util", "gpu_util_p95", "gpu_mem_gb", "gpu_idle_min", "energy_kwh")
 
@@ -89,6 +93,7 @@ class Trace:
     deadline: Ints  # seconds on the same clock as submit_time
     notes: tuple[Note, ...] = ()
     asked: dict[str, Labels] = field(default_factory=dict)  # by ASKED_COLUMNS, those that some job has
+    keys: dict[str, Labels] = field(default_factory=dict)  # by KEY_COLUMNS, those that some job has
     measured: dict[str, Floats] = field(default_factory=dict)  # by MEASURED_COLUMNS, those that are known; NaN unknown
     meta: dict[str, object] = field(default_factory=dict)  # format, sha256, time origin, max_procs of an SWF header …
 
@@ -102,8 +107,14 @@ class Trace:
             values = getattr(self, column)
             changed[column] = values.take(rows) if isinstance(values, Labels) else values[rows]
         changed["asked"] = {name: values.take(rows) for name, values in self.asked.items()}
+        changed["keys"] = {name: values.take(rows) for name, values in self.keys.items()}
         changed["measured"] = {name: values[rows] for name, values in self.measured.items()}
         return replace(self, **changed)  # type: ignore[arg-type]  # each column keeps its own type
+
+    def with_keys(self, names: Iterable[str]) -> Trace:
+        """The same trace with these keys only."""
+        wanted = set(names)
+        return replace(self, keys={name: labels for name, labels in self.keys.items() if name in wanted})
 
     def sorted(self) -> Trace:
         """Sorted by submit time; equal times keep their order."""

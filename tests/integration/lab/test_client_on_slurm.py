@@ -13,6 +13,7 @@ import pytest
 
 from slurm_rl.cli import main
 from slurm_rl.controller.undo import undo
+from slurm_rl.domain.keys import parse_keys
 from slurm_rl.errors import SlurmError
 from slurm_rl.lab.lab import Lab
 from slurm_rl.obs.journal import Journal
@@ -86,6 +87,23 @@ def test_a_snapshot_equals_what_was_submitted(client: CliClient, submit: Submit,
     )
     eligible = {n for n, j in jobs.items() if j.eligible(time.time())}
     assert eligible == {name, "array", "het", "het+1"}
+
+
+def test_keys_are_read_where_they_are_asked_for(client: CliClient, submit: Submit, tmp_path: Path) -> None:
+    """The same values that accounting tells later: a group of jobs is one group, waiting or ended."""
+    submit("--job-name=fill-1", "--nodes=2", "--gpus-per-node=a100:8", f"--chdir={tmp_path}")
+    wait_until(lambda: jobs_by_name(client)["fill-1"].running, "the first job runs")
+    array = submit("--job-name=seed-12", "--array=1-9:2%2", "--gpus=a100:8", f"--chdir={tmp_path}")
+    submit("--job-name=held", "--hold", "--chdir=/usr")
+    assert all(not job.keys for job in client.snapshot().jobs)
+    asking = CliClient(client.commands.conf)
+    asking.keys = parse_keys("name,workdir,array")
+    keys = {name: dict(job.keys) for name, job in jobs_by_name(asking).items()}
+    assert keys == {
+        "fill-1": {"stem": "fill-#", "workdir": str(tmp_path)},
+        "seed-12": {"stem": "seed-#", "workdir": str(tmp_path), "array": str(array)},
+        "held": {"stem": "held", "workdir": "/usr"},
+    }
 
 
 def test_text_and_json_of_slurm_agree(client: CliClient, submit: Submit) -> None:

@@ -61,7 +61,7 @@ def test_from_slurm(slurm: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[st
         slurm.slurm_conf,
     ]
     with pytest.raises(SystemExit) as ended:
-        main([*map(str, words), "--anonymise", "--json"])
+        main([*map(str, words), "--anonymise", "--keys", "name,workdir,array", "--json"])
     said = json.loads(capsys.readouterr().out)
     assert ended.value.code == 0, said
     tasks = {int(i) for i in slurm.run("sacct", "-X", "-n", "-P", "-j", str(array), "-o", "JobIDRaw").split()}
@@ -75,6 +75,14 @@ def test_from_slurm(slurm: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert pulled[task][1:4] == (600, 1.0, 1)
     assert all(0 <= pulled[i][0] <= 5 for i in pulled)
     assert "root" not in out.read_text()
+    told = read_trace(out, cache=False)
+    keys = {name: dict(zip(told.job_id.tolist(), labels.strings(), strict=True)) for name, labels in told.keys.items()}
+    assert list(keys) == ["stem", "workdir", "array"]
+    assert len({keys["workdir"][i] for i in pulled}) == 1  # all were submitted from here
+    assert str(Path.cwd()) not in out.read_text()
+    assert len({keys["array"][task] for task in tasks}) == 1
+    assert all(keys["array"][task] for task in tasks)
+    assert not keys["array"][one]
     assert sum(c.count * c.gpus for c in read_cluster(cluster).classes) == read_cluster(cluster).gpus > 0
 
     for name, export in (("sacct.txt", ("-P", "-o", "ALL")), ("sacct.json", ("--json",))):
