@@ -20,7 +20,7 @@ _STATES = {
 }  # fmt: skip
 _NO_LIMIT = 4294967295.0  # INFINITE
 # Slurm's numbers of trackable resources: CPUs, MB, nodes; generic ones come from 1001 on. The dataset's own list calls
-# 1001 gpu:tesla and 1002 gpu:volta: its GPU nodes have two V100 each, by either name.
+# 1001 gpu:tesla and 1002 gpu:volta: its GPU nodes are taken to have V100s, by either name.
 _CPU, _MEM, _NODE, _FIRST_GRES = 1, 2, 4, 1001
 _GPU = "V100"
 

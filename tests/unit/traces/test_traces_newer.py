@@ -136,14 +136,17 @@ class TestSpot:
 
 
 class TestSupercloud:
+    # The columns that the dataset's own introductory notebook prints.
     HEADER = (
-        "id_job,id_array_job,id_user,kill_requid,nodes_alloc,nodelist,cpus_req,derived_ec,exit_code,gres_used,mem_req,"
-        "partition,priority,state,timelimit,time_submit,time_eligible,time_start,time_end,tres_alloc,tres_req,job_type"
+        "id_job,id_array_job,id_array_task,id_user,kill_requid,nodes_alloc,nodelist,cpus_req,derived_ec,exit_code,"
+        "gres_used,array_max_tasks,array_task_pending,constraints,flags,mem_req,partition,priority,state,timelimit,"
+        "time_submit,time_eligible,time_start,time_end,time_suspended,track_steps,tres_alloc,tres_req,job_type"
     )
 
     def row(self, job: int, gres: str, state: int, limit: int, times: str, tres: str) -> str:
         return (
-            f'{job},0,77,-1,2,"[\'n1\', \'n2\']",40,0,0,{gres},8500,normal,99,{state},{limit},{times},"","{tres}",other'
+            f'{job},0,4294967294,77,-1,2,"[\'n1\', \'n2\']",40,0,0,{gres},0,0,,,8500,normal,99,{state},{limit},{times},'
+            f'0,0,"","{tres}",other'
         )
 
     def test_jobs(self, tmp_path: Path) -> None:
@@ -155,7 +158,7 @@ class TestSupercloud:
             self.row(2, "", 6, 4294967295, "1010,1010,1010,1015", "1=40,2=4000,4=2"),
             self.row(3, "gpu:volta:2", 5, 60, "1020,1020,1030,1031", ""),
             self.row(4, "", 4, 60, "1030,1030,0,1031", ""),
-            self.row(5, "", 3, 60, "1040,1040,1050,1051", "1=20,2=85000,4=1,5=20,1002=1"),
+            self.row(82691694838059, "", 3, 60, "1040,1040,1050,1051", "1=20,2=85000,4=1,5=20,1002=1"),
         )
         trace = read_trace(path)
         assert trace.meta["format"] == "supercloud"
@@ -163,7 +166,7 @@ class TestSupercloud:
             (1, 0, 300, 86400, 4.0, 2, 40.0),
             (2, 10, 5, -1, 0.0, 2, 40.0),
             (3, 20, 1, 3600, 4.0, 2, 40.0),
-            (5, 40, 1, 3600, 1.0, 2, 40.0),
+            (82691694838059, 40, 1, 3600, 1.0, 2, 40.0),
         ]
         assert jobs(trace, "gpu_type", "user", "partition", "status", "job_name") == [
             ("V100", "77", "normal", "COMPLETED", "other"),
