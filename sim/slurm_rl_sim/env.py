@@ -27,7 +27,7 @@ from slurm_rl_sim.picking import not_now, pick, see
 from slurm_rl_sim.progress import Progress, check_stepwise
 from slurm_rl_sim.render import as_picture, as_text
 from slurm_rl_sim.rewards import Payment, Rewards
-from slurm_rl_sim.windows import EVERY_METRIC, Window, Windows
+from slurm_rl_sim.windows import Window, Windows
 
 # Features are logarithms of seconds and counts, shares, and ratios of logarithms: none can leave these bounds.
 BOUND = 64.0
@@ -38,8 +38,9 @@ class ReplayEnv(gymnasium.Env[Any, Any]):
 
     An observation is one vector: features of the jobs in hand slot by slot (`slurm_rl.JOB_FEATURES`), those of the pool
     (`slurm_rl.POOL_FEATURES`), the mask. `observation="dict"` gives `jobs`, `pool` and `action_mask` apart.
-    `contention` is the share of windows drawn where jobs queue. `rewards` may be a function of the window's metrics and
-    the baseline's. They come at a window's end, or with `stepwise` in parts that add up to the same.
+    `warm_up` jobs before a window fill the cluster and the queue; `part="test"` draws windows from the time that
+    training leaves out. `contention` is the share of windows drawn where jobs queue. `rewards` may be a function of the
+    window's metrics and the baseline's. They come at a window's end, or with `stepwise` in parts that add up to the same.
     """
 
     metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012  (gymnasium declares it so)
@@ -50,7 +51,7 @@ class ReplayEnv(gymnasium.Env[Any, Any]):
         cluster: str | Path | Cluster | None = None,
         *,
         jobs: int = 256,
-        warm_up: int = 256,
+        warm_up: int = 1024,
         window: int = 128,
         backfill: str = "easy",
         placement: str = "best-fit",
@@ -59,6 +60,7 @@ class ReplayEnv(gymnasium.Env[Any, Any]):
         reward_scale: str = "log",
         stepwise: bool = False,
         train_share: float = 0.6,
+        part: str = "train",
         contention: float = 1.0,
         observation: str = "flat",
         render_mode: str | None = None,
@@ -84,6 +86,7 @@ class ReplayEnv(gymnasium.Env[Any, Any]):
             placement=placement,
             baseline=baseline,
             train_share=train_share,
+            part=part,
             contention=contention,
             defers=defer > 0,
             payment=Payment(rewards, reward_scale),
@@ -147,7 +150,8 @@ class ReplayEnv(gymnasium.Env[Any, Any]):
             self._picked = 0
             if not window.to_choice():
                 self._mask = np.zeros_like(self._mask)
-                reward, figures = self.windows.reward(window, EVERY_METRIC)
+                window.simulation.world["features"][:] = 0.0  # nobody is in hand
+                reward, figures = self.windows.reward(window)
                 reward = self._progress.last(reward) if self._progress else reward
                 return self._observation(), reward, True, False, self._info() | figures
         self._look()

@@ -175,11 +175,11 @@ def go(
                 continue  # the mask still says which rows of the observation are to be cleared
         if status[i] == CHOICE:
             observe(world[0], float(world[0].clock), hand[i], count[i])
-            for k in range(count[i], slots):
-                if mask[i, k] == 0:
-                    break
-                for f in range(jobs.shape[2]):
-                    jobs[i, k, f] = np.float32(0.0)
+        for k in range(count[i], slots):
+            if mask[i, k] == 0:
+                break
+            for f in range(jobs.shape[2]):
+                jobs[i, k, f] = np.float32(0.0)
         for k in range(slots):
             mask[i, k] = k < count[i]
         for k in range(slots, mask.shape[1]):
@@ -188,23 +188,20 @@ def go(
             if mask[i, k]:
                 mask[i, k] = _until(world[0], j, defer, defer_seconds) > world[0].clock
         if seen.shape[1] > 0:
-            _flatten(seen[i], jobs[i], context[i], mask[i])
+            _flatten(seen[i], jobs[i], count[i], context[i], mask[i])
 
 
 @kernel
-def _flatten(seen: Array, jobs: Array, context: Array, mask: Array) -> None:
-    """What a window shows as one vector."""
-    at = 0
-    for k in range(jobs.shape[0]):
-        for f in range(jobs.shape[1]):
-            seen[at] = jobs[k, f]
-            at += 1
-    for f in range(len(context)):
-        seen[at] = context[f]
-        at += 1
-    for k in range(len(mask)):
-        seen[at] = np.float32(mask[k])
-        at += 1
+def _flatten(seen: Array, jobs: Array, held: int, context: Array, mask: Array) -> None:
+    """What a window shows as one vector; the rows of `jobs` from `held` on are 0."""
+    width = jobs.shape[1]
+    for k in range(held):
+        for f in range(width):
+            seen[k * width + f] = jobs[k, f]
+    end = jobs.shape[0] * width
+    seen[held * width : end] = np.float32(0.0)
+    seen[end : end + len(context)] = context
+    seen[end + len(context) :] = mask
 
 
 @kernel

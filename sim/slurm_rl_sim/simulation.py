@@ -96,8 +96,8 @@ class Simulation:
         settings = settings_for(policy, influence=influence, preempt=preempt, weights=weights)
         settings |= slurm.priority if slurm is not None else {}
         settings |= self.rule.told(slurm) | self.placement.settings
-        counts = may_count(workload, backfill, self.placement.name) and not preempt
-        settings["by_runs"] = counts and (pays(workload) if by_runs is None else by_runs)
+        counts = (pays(workload) if by_runs is None else by_runs) and not preempt
+        settings["by_runs"] = counts and may_count(workload, backfill, self.placement.name)
         self.world = self._make_world(settings, run_time, events or NodeEvents())
         self.cycles_per_second = 0.0
 

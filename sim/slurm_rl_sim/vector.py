@@ -48,6 +48,7 @@ class ReplayVectorEnv(VectorEnv[Any, Array, Array]):
             raise InputError("num_envs and windows must be at least 1")
         self._one = one = ReplayEnv(**options)
         self._windows = one.windows
+        self._windows.told = one.windows.payment.metrics
         self.num_envs = num_envs
         self.single_observation_space, self.single_action_space = one.observation_space, one.action_space
         self.observation_space = batch_space(one.observation_space, num_envs)
@@ -200,7 +201,7 @@ class ReplayVectorEnv(VectorEnv[Any, Array, Array]):
 
     def _make(self, dice: np.random.Generator) -> Window:
         window = self._windows.draw(dice)
-        self._windows.run_baseline(window, self._windows.payment.metrics)
+        self._windows.run_baseline(window)
         return window
 
     def _seen(self) -> Any:

@@ -1,4 +1,4 @@
-"""Windows of a trace's training part, each on a cluster that earlier jobs have filled, opened at a first choice."""
+"""Windows of a part of a trace, each on a cluster that earlier jobs have filled, opened at a first choice."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from slurm_rl.domain.cluster import Cluster
-from slurm_rl.errors import InputError
+from slurm_rl.errors import InputError, unknown_name
 from slurm_rl.kernel.arrays import Array
+from slurm_rl.kernel.linking import link_slot
+from slurm_rl.kernel.tables import World
 from slurm_rl.place.catalogue import PLACEMENTS
 from slurm_rl.place.outside import find_placement
-from slurm_rl.policy.catalogue import BY_USER, GIVEN
+from slurm_rl.policy.catalogue import BY_USER, GIVEN, POLICIES
 from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT
 from slurm_rl.policy.registry import PolicySpec, parse_policy
 from slurm_rl.traces.trace import Trace
@@ -30,6 +32,7 @@ from slurm_rl_sim.rewards import Payment
 from slurm_rl_sim.simulation import Simulation
 from slurm_rl_sim.stretch import stretch
 
+PARTS = ("train", "test")  # of a trace's time: the first, and what is left
 EVERY_METRIC = tuple(m.name for m in METRICS)
 _AGENT = PolicySpec("agent", GIVEN, BY_USER)
 _TRIES = 100  # windows that may go by before one lets somebody choose
@@ -80,6 +83,13 @@ class Window:
         return 0
 
 
+def _keep_order(world: World, kept: bool) -> None:
+    """Keeps the queue in the order of submission, which costs less than to sort it at every pass; or no longer."""
+    link_slot(world, POLICIES["fcfs"], "score")
+    world["fixed_order"] = int(kept)
+    world["pools"]["planned"] = 0  # what the last pass found out was for the other kind of order
+
+
 class Windows:
     """Draws windows and pays for schedules; it keeps nothing of the windows that are played."""
 
@@ -95,27 +105,34 @@ class Windows:
         placement: str,
         baseline: str,
         train_share: float,
+        part: str,
         contention: float,
         defers: bool,
         payment: Payment,
     ) -> None:
         if not 0.0 <= contention <= 1.0:
             raise InputError(f"must be between 0 and 1, got {contention:g}", field="contention")
+        if part not in PARTS:
+            raise unknown_name("part", part, PARTS)
         found, where = trace_and_cluster(trace, cluster)
         first, last = found.span()
-        early = np.flatnonzero((found.submit_time <= first + train_share * (last - first)) & (found.run_time >= 0))
+        early = found.submit_time <= first + train_share * (last - first)
+        own = np.flatnonzero((early if part == "train" else ~early) & (found.run_time >= 0))
         self.jobs, self._warm_up, self._slots = jobs, warm_up, slots
-        if len(early) < jobs + 2:
+        if len(own) < jobs + 2:
             raise InputError(
-                f"has {len(early)} jobs in its training part, an episode needs {jobs}",
+                f"has {len(own)} jobs in its {part}ing part, an episode needs {jobs}",
                 file=found.name,
                 remedy="give a longer trace or fewer jobs",
             )
-        self._whole = prepare(found.take(early), where)
+        self._whole = prepare(found.take(own), where)
         self._backfill, self._placement = backfill, placement
         self._baseline = parse_policy(baseline)
         self._contention, self._begins = contention, np.zeros(0, dtype=np.int64)
         self._defers, self.payment = defers, payment
+        self.told: Collection[str] = EVERY_METRIC  # metrics of the baseline that are wanted
+        # Up to its first choice a window goes by submission: FCFS can go on from there, others begin at its beginning.
+        self._forks = baseline == "fcfs" and not self.planned
 
     @property
     def planned(self) -> bool:
@@ -158,34 +175,43 @@ class Windows:
         count, pool, planned = (np.zeros(1, dtype=np.int64) for _ in range(3))
         pool[0] = len(world["pools"])
         window = Window(simulation, prepared, opening, np.zeros(self._slots, dtype=np.int64), count, pool, planned)
-        return window if window.to_choice() else None
+        if not self.planned:
+            _keep_order(world, True)
+            simulation.run(opening - 1)
+            _keep_order(world, False)
+        if not window.to_choice():
+            return None
+        if self._forks:
+            other = window.copy().simulation
+            _keep_order(other.world, True)
+            self._measure_baseline(window, other)
+        return window
 
     def _simulate(self, prepared: Prepared, policy: PolicySpec) -> Simulation:
         return Simulation(
             prepared.workload, prepared.trace.run_time, policy, backfill=self._backfill, placement=self._placement
         )
 
-    def reward(self, window: Window, metrics: tuple[str, ...] = ()) -> tuple[float, dict[str, Any]]:
-        """What a window that was played to its end is paid, and the metrics of both schedules: those that are paid for.
-
-        `metrics` names others.
-        """
-        names = metrics or self.payment.metrics
-        mine = some_metrics(result_of(window.simulation, window.prepared.trace, window.prepared.measured), names)
-        self.run_baseline(window, names)
+    def reward(self, window: Window) -> tuple[float, dict[str, Any]]:
+        """What a window that was played to its end is paid, and the metrics of both schedules that `told` names."""
+        mine = some_metrics(result_of(window.simulation, window.prepared.trace, window.prepared.measured), self.told)
+        self.run_baseline(window)
         return self.payment.of(mine, window.baseline), {"metrics": mine, "baseline": window.baseline}
 
     def follow(self, window: Window) -> Progress:
         """Payments step by step of a window that is about to be played."""
-        self.run_baseline(window, EVERY_METRIC)
+        self.run_baseline(window)
         return Progress(window, self.payment)
 
-    def run_baseline(self, window: Window, metrics: Collection[str]) -> None:
+    def run_baseline(self, window: Window) -> None:
         """Notes what the baseline makes of a window, unless that is known."""
         if not window.baseline:
-            other = self._simulate(window.prepared, self._baseline)
-            other.run()
-            window.baseline |= some_metrics(result_of(other, window.prepared.trace, window.prepared.measured), metrics)
+            self._measure_baseline(window, self._simulate(window.prepared, self._baseline))
+
+    def _measure_baseline(self, window: Window, simulation: Simulation) -> None:
+        simulation.run()
+        result = result_of(simulation, window.prepared.trace, window.prepared.measured)
+        window.baseline |= some_metrics(result, self.told)
 
     def nobody_waits(self) -> InputError:
         """What to tell a user whose trace has no queues."""

@@ -131,6 +131,7 @@ STUDIES = {
             (_VENUS, _ITP, _RICC),
         ),
         Study("estimator", "learning.md: run-time estimates", "policy", ("estimator",), ("estimator", "hetero"), _FOUR),
+        Study("windows", "learning.md: picks in the environment", "windows", ("160",), ("8",)),
         Study("placement", "placement.md: the tables", "placement", ("8",), ("2", "sjf-age@user", "hetero"), _OPEN),
         Study("placement-weights", "placement.md: the weights", "placement", ("weights", "2"), ("weights", "1")),
         Study("placement-orders", "placement.md: orders of GPU types", "placement", ("orders",), ("orders", "2")),

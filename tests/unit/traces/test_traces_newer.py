@@ -145,7 +145,7 @@ class TestSupercloud:
 
     def row(self, job: int, gres: str, state: int, limit: int, times: str, tres: str) -> str:
         return (
-            f'{job},0,4294967294,77,-1,2,"[\'n1\', \'n2\']",40,0,0,{gres},0,0,,,8500,normal,99,{state},{limit},{times},'
+            f"{job},0,4294967294,77,-1,2,\"['n1', 'n2']\",40,0,0,{gres},0,0,,,8500,normal,99,{state},{limit},{times},"
             f'0,0,"","{tres}",other'
         )
 

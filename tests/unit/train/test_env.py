@@ -60,6 +60,55 @@ def test_windows_are_drawn_where_jobs_queue() -> None:
         an_env(contention=1.5)
 
 
+def test_held_out_windows_are_from_the_time_that_training_leaves_out() -> None:
+    trace = a_workload(3, jobs=160)
+    first, last = trace.span()
+    split = first + 0.5 * (last - first)
+    for part, later in (("train", False), ("test", True)):
+        env = an_env(part=part, train_share=0.5, jobs=30).unwrapped
+        for seed in range(4):
+            _, info = env.reset(seed=seed)
+            submitted = env._open_window().prepared.trace.submit_time
+            assert ((submitted > split) == later).all()
+            assert (info["now"] > split) == later or not later
+    with pytest.raises(InputError, match="part"):
+        an_env(part="tset")
+
+
+@pytest.mark.parametrize("backfill", ["none", "firstfit", "easy", "conservative", "slurm"])
+def test_what_fcfs_makes_of_a_window_is_what_a_replay_from_its_beginning_makes_of_it(backfill: str) -> None:
+    windows = an_env(backfill=backfill).unwrapped.windows
+    for begin in (20, 50, 80):
+        window = windows.open(begin)
+        assert window is not None
+        at_once = dict(window.baseline)
+        window.baseline.clear()
+        windows.run_baseline(window)
+        timing = ("decision_p50_us", "decision_p99_us")
+        assert {k: v for k, v in at_once.items() if k not in timing} == {
+            k: v for k, v in window.baseline.items() if k not in timing
+        }
+
+
+@pytest.mark.parametrize("observation", ["flat", "dict"])
+def test_a_window_that_has_ended_shows_nobody_in_hand(observation: str) -> None:
+    env = an_env(observation=observation)
+    many = gymnasium.make_vec(
+        "slurm_rl/Replay-v0", num_envs=1, trace=a_workload(3, jobs=160), cluster=CLUSTER, jobs=80, warm_up=20,
+        window=32, train_share=1.0, observation=observation,
+    )  # fmt: skip
+    seen, _ = env.reset(seed=5)
+    rows, _ = many.reset(seed=5)
+    ended = False
+    while not ended:
+        seen, _, ended, _, _ = env.step(0)
+        rows, _, over, _, _ = many.step(np.zeros(1, dtype=np.int64))
+    assert over.all()
+    jobs = [seen["jobs"], rows["jobs"][0]] if observation == "dict" else [seen[: 32 * 32], rows[0, : 32 * 32]]
+    assert not any(shown.any() for shown in jobs)
+    many.close()
+
+
 def test_a_reward_may_be_a_function_of_both_schedules() -> None:
     told: list[tuple[float, float]] = []
 
