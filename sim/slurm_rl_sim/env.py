@@ -40,7 +40,7 @@ class ReplayEnv(gymnasium.Env[Any, Any]):
     (`slurm_rl.POOL_FEATURES`), the mask. `observation="dict"` gives `jobs`, `pool` and `action_mask` apart.
     `warm_up` jobs before a window fill the cluster and the queue; `part="test"` draws windows from the time that
     training leaves out. `contention` is the share of windows drawn where jobs queue. `rewards` may be a function of the
-    window's metrics and the baseline's. They come at a window's end, or with `stepwise` in parts that add up to the same.
+    window's metrics and the baseline's. They come at a window's end, or, `stepwise`, in parts that add up to the same.
     """
 
     metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012  (gymnasium declares it so)

@@ -151,8 +151,13 @@ def test_the_single_environment(report: Report, warm_up: int | None, target: flo
 
 @pytest.mark.parametrize(
     ("trace", "windows", "target"),
-    [("sample", None, 30_000), ("sample", 128, 50_000), ("default", None, None), ("default", 128, None)]
-    + [("steady", 128, None)],
+    [
+        ("sample", None, 30_000),
+        ("sample", 128, 50_000),
+        ("default", None, None),
+        ("default", 128, None),
+        ("steady", 128, None),
+    ],
 )
 def test_the_vector_environment(report: Report, trace: str, windows: int | None, target: float | None) -> None:
     """Steps a second of 64 environments with a window of 128 jobs, random picks; resets and rewards included.

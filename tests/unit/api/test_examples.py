@@ -72,7 +72,7 @@ def test_maskable_ppo_to_a_policy_of_the_service(tmp_path: Path) -> None:
     from slurm_rl.controller.promote import Promotions
     from slurm_rl.decide import Guardrails
 
-    options = SMALL | {"cluster": CLUSTER}
+    options = SMALL | {"cluster": CLUSTER, "train_share": 0.6}
     found = example("maskable_ppo").main(1.0, 64, tmp_path, trace=some_jobs(200), window=8, windows=2, **options)
     table = found.table()
     name = f"onnx:{tmp_path / 'policy.onnx'}"

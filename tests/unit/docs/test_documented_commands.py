@@ -73,6 +73,16 @@ def lines() -> list[str]:
     return list(found)
 
 
+def spans() -> list[str]:
+    """Our commands within sentences and tables, as `code`."""
+    found: dict[str, None] = {}
+    for page in PAGES:
+        text = re.sub(r"^(?: {4}|```).*$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        for row in re.findall(r"`(?:sudo )?(slurm-rl [^`\n]+)`", text):
+            found[row.replace("\\|", "|").strip()] = None
+    return [row for row in found if row not in lines()]
+
+
 def words_of(line: str) -> list[str]:
     """A line's words, those in [brackets] included; several commands side by side count as the first."""
     first = re.split(r"\s+(?:\||&&|;|>)\s", line)[0]
@@ -108,6 +118,28 @@ def test_commands_and_options_exist(line: str) -> None:
     if not runs_here and not any(need in line for need in NEEDS_SLURM):
         assert where is not None, f"{line}: name the test that runs it in ELSEWHERE"
         assert (ROOT / where).exists(), where
+
+
+@pytest.mark.parametrize("span", spans())
+def test_commands_in_sentences_exist(span: str) -> None:
+    words = words_of(span)
+    assert words[0] in COMMANDS, span
+    _, command = find(words)
+    if command is not None:
+        known = {opt for p in command.params for opt in (*p.opts, *p.secondary_opts)} | {"--help"}
+        unknown = [w for w in words if w.startswith("--") and w.partition("=")[0] not in known]
+        assert not unknown or hasattr(command, "commands"), span  # options of a group belong to its commands
+
+
+def test_examples_that_are_named_exist_with_their_options() -> None:
+    named = 0
+    for page in PAGES:
+        for row in re.findall(r"python (examples/[^`\n|;&]+)", page.read_text(encoding="utf-8")):
+            words = shlex.split(re.sub(r"\s+#.*", "", row))
+            source = (ROOT / words[0]).read_text(encoding="utf-8")
+            assert [w for w in words[1:] if w.startswith("--") and f'"{w}"' not in source] == [], row
+            named += 1
+    assert named > 0
 
 
 @pytest.fixture(scope="module")

@@ -44,17 +44,27 @@ def test_it_lists_what_is_missing(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert run(capsys, "tabel-easy")[2].count("did you mean 'table-easy'") == 1
 
 
+def test_picks_in_the_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "windows", "4", "64")
+    assert code == 0
+    rows = {line[:24].strip(): line[24:].split() for line in out.splitlines()[2:]}
+    assert {float(x.strip("[],")) for x in rows["FCFS"]} == {0.0}  # the environment's first slot is FCFS
+    assert float(rows["random"][0]) != 0.0
+    assert len(rows) == 8
+
+
 def test_all_goes_on_past_what_is_missing(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from slurm_rl.studies import decision, placement, standing, telemetry
+    from slurm_rl.studies import decision, placement, standing, telemetry, windows
 
     asked: list[tuple[str, ...]] = []
-    for module in (policy, placement, decision, standing, telemetry):  # the tables themselves take minutes to hours
+    for module in (policy, placement, decision, standing, telemetry, windows):  # the tables themselves take minutes to hours
         monkeypatch.setattr(module, "main", lambda *given: (asked.append(given), print("a table")))
     code, out, err = run(capsys, "all", "--traces", str(tmp_path), "--out", str(tmp_path / "paper"), "--json")
     assert code == 0
-    assert asked == [("machines", "easy", "3"), ("styles", "easy", "8"), ("weights", "2"), ("orders",), ("12",), ()]
+    asked_first = [("machines", "easy", "3"), ("styles", "easy", "8"), ("160",)]
+    assert asked == [*asked_first, ("weights", "2"), ("orders",), ("12",), ()]
     assert (tmp_path / "paper" / "styles.txt").read_text(encoding="utf-8") == "a table\n"
     assert "table-easy: missing: helios_venus_sept2020.csv.gz" in err
     assert {r["name"] for r in json.loads(out)} == set(STUDIES)
