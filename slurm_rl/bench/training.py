@@ -17,6 +17,7 @@ from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.errors import InputError
 from slurm_rl.evaluate.paired import Windows, drawn_windows
 from slurm_rl.policy.registry import PolicySpec, learned
+from slurm_rl.traces.files import bundled
 from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.trace import Trace
 from slurm_rl_sim.replay import find_cluster
@@ -109,13 +110,6 @@ def _policy(model: Any) -> PolicySpec:
     return made
 
 
-def _bundled() -> Path:
-    """The folder of the sample traces that come with the package."""
-    package = Path(__file__).resolve().parents[1]
-    inside = package / "_data" / "traces"
-    return inside if inside.is_dir() else package.parent / "traces"
-
-
 def public_traces(folder: str) -> dict[str, Path]:
     """Those of the public traces that a folder has, by short names; none is an error."""
     files = {name: Path(folder) / f"{stem}.csv.gz" for name, stem in _PUBLIC.items()}
@@ -129,7 +123,7 @@ def public_traces(folder: str) -> dict[str, Path]:
 @lru_cache(maxsize=1)
 def real_workloads(folder: str | None) -> dict[str, tuple[Trace, Cluster]]:
     """Public traces of a folder that jobs wait in, by short names; the bundled sample always."""
-    path = _bundled() / "hetero.csv.gz"
+    path = bundled() / "hetero.csv.gz"
     trace = read_trace(path)
     found = {"hetero": (trace, find_cluster(trace, path, None))}
     if folder is None:

@@ -6,15 +6,11 @@ import os
 from pathlib import Path
 
 from slurm_rl.errors import InputError
+from slurm_rl.traces.files import bundled
+
+__all__ = ["bundled", "public"]
 
 VARIABLE = "SLURM_RL_TRACES"
-
-
-def bundled() -> Path:
-    """The folder of the sample traces that come with the package."""
-    package = Path(__file__).resolve().parents[1]
-    inside = package / "_data" / "traces"
-    return inside if inside.is_dir() else package.parent / "traces"
 
 
 def public() -> Path:

@@ -73,6 +73,13 @@ def load(path: Path, progress: Progress | None = None) -> tuple[dict[str, bytes]
     return {path.name: raw}, hashlib.sha256(raw).hexdigest(), False
 
 
+def bundled() -> Path:
+    """The folder of the sample traces that come with the package."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "_data" / "traces"
+    return inside if inside.is_dir() else package.parent / "traces"
+
+
 def _read(path: Path, progress: Progress | None) -> bytes:
     try:
         with path.open("rb", buffering=0) as file:
@@ -85,7 +92,9 @@ def _read(path: Path, progress: Progress | None) -> bytes:
                 progress("reading", buffer.tell(), max(size, buffer.tell()))
             return buffer.getvalue()
     except FileNotFoundError:
-        raise InputError("no such trace file", file=str(path), remedy="check the path") from None
+        sample = bundled() / path.name
+        remedy = f"the sample that comes with slurm-rl is {sample}" if sample.is_file() else "check the path"
+        raise InputError("no such trace file", file=str(path), remedy=remedy) from None
     except OSError as error:
         raise InputError(f"not readable: {error.strerror or error}", file=str(path)) from None
 

@@ -162,6 +162,8 @@ class TestNative:
     def test_no_such_file(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="no such trace file"):
             read_trace(tmp_path / "none.csv")
+        with pytest.raises(InputError, match=r"the sample that comes with slurm-rl is /.*hetero.csv.gz"):
+            read_trace(tmp_path / "traces" / "hetero.csv.gz")
 
     def test_an_unknown_format_or_option_names_the_known_ones(self, tmp_path: Path) -> None:
         path = a_file(tmp_path, "t.csv", HEADER, "1,0,1,,1,,,,,,,,")
