@@ -59,14 +59,8 @@ def test_all_goes_on_past_what_is_missing(
     from slurm_rl.studies import decision, placement, standing, telemetry, windows
 
     asked: list[tuple[str, ...]] = []
-    for module in (
-        policy,
-        placement,
-        decision,
-        standing,
-        telemetry,
-        windows,
-    ):  # the tables themselves take minutes to hours
+    # The tables themselves take minutes to hours.
+    for module in (policy, placement, decision, standing, telemetry, windows):
         monkeypatch.setattr(module, "main", lambda *given: (asked.append(given), print("a table")))
     code, out, err = run(capsys, "all", "--traces", str(tmp_path), "--out", str(tmp_path / "paper"), "--json")
     assert code == 0
