@@ -175,6 +175,13 @@ class Config:
         low=0.1,
         high=1e5,
     )
+    mb_per_tick: float = _option(
+        250.0,
+        _CYCLE,
+        "Megabytes of text that a tick may read from Slurm; after a longer answer the next tick comes later.",
+        low=1.0,
+        high=1e5,
+    )
     busy_threads: int = _option(
         128, _CYCLE, "slurmctld is busy from this many server threads (sdiag) …", low=1, high=100_000
     )

@@ -15,7 +15,7 @@ import numpy as np
 from slurm_rl.backfill.catalogue import RULES, Rule, make_tables
 from slurm_rl.backfill.dispatch import start_jobs
 from slurm_rl.backfill.slurm_settings import SlurmSettings
-from slurm_rl.domain.snapshot import Plan, PlannedDeferral, Reason, Ruler, Snapshot, Start
+from slurm_rl.domain.snapshot import Plan, PlannedDeferral, Reasons, Ruler, Snapshot, Start
 from slurm_rl.kernel import tables as t
 from slurm_rl.kernel.arrays import MIX, NEVER, RECENT, RELEASED, Array
 from slurm_rl.kernel.jit import kernel
@@ -100,14 +100,9 @@ def decide(
     score = np.concatenate(values) if order else np.zeros(0)
     first = np.concatenate(promoted) if order else np.zeros(0, dtype=bool)
     rulers = _rulers(policy, world, snapshot, [p for p, _ in queues])
-    ruling = [ruler.policy for ruler, ranked in zip(rulers, order, strict=False) for _ in ranked] or [""] * len(jobs)
-    reasons = tuple(
-        Reason(
-            *(name, rank, len(jobs), float(score[rank]), bool(first[rank]), fallback, ruling[rank]),
-            lane=lanes.get(jobs[rank]),
-        )
-        for rank in range(len(jobs))
-    )
+    ruling = [ruler.policy for ruler, ranked in zip(rulers, order, strict=False) for _ in ranked]
+    in_lanes = {jobs.index(j): lane for j, lane in lanes.items() if j in jobs}
+    reasons = Reasons(name, score, first, fallback=fallback, ruling=ruling, lanes=in_lanes)
     factor = np.concatenate(factors).astype(np.int64).tolist() if order else []
     awaited = planner.awaited if planner is not None else {}
     deferrals = tuple(PlannedDeferral(j, -int(world["hint_of"][j]), awaited[j]) for j in jobs if j in awaited)

@@ -115,22 +115,25 @@ class Advisor:
         """The advisor after a tick; jobs that the last one advised after this tick's snapshot stay in line."""
         self = cls(bound, policy, run_times)
         self.floor = view.floor
-        sized = [(view.base[j], f.job_size) for j in plan.order if (f := view.jobs[j].factors)]
-        self.other = min((int(base) - size for base, size in sized), default=0 if last is None else last.other)
+        order = np.array(plan.order, dtype=np.int64)
+        records = [view.jobs[j] for j in plan.order]
+        sizes = np.array([f.job_size if (f := job.factors) else -1 for job in records], dtype=np.int64)
+        sized = (view.base[order] - sizes)[sizes >= 0] if len(order) else order
+        self.other = int(sized.min()) if len(sized) else 0 if last is None else last.other
         partitions = view.state.partitions
         self.default_partition = next((p.name for p in partitions if p.default), "")
         self.limits = {p.name: p.default_time or p.max_time or _YEAR for p in partitions}
         if bound <= 0 or not policy.advisable:
             return self
         self.lines = {p.name: _Line() for p in partitions}
-        order = np.array(plan.order, dtype=np.int64)
-        scores = np.nan_to_num(np.array([reason.score for reason in plan.reasons]), posinf=1e300, neginf=-1e300)
-        names = np.array([view.jobs[j].partitions[0] for j in order.tolist()])
-        for name in dict.fromkeys(names.tolist()):
-            mine = np.flatnonzero(names == name)
+        scores = np.nan_to_num(plan.scores, posinf=1e300, neginf=-1e300)
+        numbers: dict[str, int] = {}
+        first = np.array([numbers.setdefault(job.partitions[0], len(numbers)) for job in records], dtype=np.int64)
+        for name, number in numbers.items():
+            mine = np.flatnonzero(first == number)
             best = mine[np.argsort(-scores[mine], kind="stable")]
-            sizes = np.array([f.job_size if (f := view.jobs[j].factors) else 0 for j in order[best].tolist()])
-            self.lines[name] = _Line((-scores[best]).tolist(), (wanted[order[best]] + sizes).tolist())
+            places = wanted[order[best]] + np.maximum(sizes[best], 0)
+            self.lines[name] = _Line((-scores[best]).tolist(), places.tolist())
             if policy.context_free:
                 continue
             jobs, requests = view.snapshot.world["jobs"], view.snapshot.world["requests"]

@@ -47,11 +47,11 @@ def _as_they_stand(view: LiveQueue, plan: Plan, jobs: Array, site: Array) -> Arr
 def changes(view: LiveQueue, plan: Plan, wanted: Array, site: Array) -> list[tuple[int, Change]]:
     """(index, change) of every job whose factor is not as wanted, in the plan's order."""
     found = []
-    for rank, j in enumerate(plan.order):
-        if site[j] != wanted[j]:
-            job = view.jobs[j]
-            why = str(plan.reasons[rank])
-            found.append((j, Change(job.job_id, job.submit_time or 0, int(site[j]), int(wanted[j]), why)))
+    order = np.array(plan.order, dtype=np.int64)
+    for rank in np.flatnonzero(site[order] != wanted[order]).tolist():
+        j = plan.order[rank]
+        job, why = view.jobs[j], str(plan.reasons[rank])
+        found.append((j, Change(job.job_id, job.submit_time or 0, int(site[j]), int(wanted[j]), why)))
     # Jobs that only lose their factor come last: they are far behind in the queue.
     return sorted(found, key=lambda item: item[1].new == 0)
 

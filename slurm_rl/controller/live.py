@@ -57,6 +57,7 @@ class ControllerLive:
         self._read_from: tuple[LiveQueue, Plan] | None = None
         self._slurm_user = ""
         self._asked: tuple[tuple[LiveQueue, Plan], Config, Ordered] | None = None
+        self._counted: tuple[SlurmState, board.Counts] | None = None
         self.warm = False
         self.measurements: MeasuredJobs | None = None
 
@@ -280,7 +281,9 @@ class ControllerLive:
             state = observed[0].state
             week = controller.learning.waits.by_partition(state.taken)
             told |= {"time": state.taken, "cluster": state.cluster, "slurm": str(state.release)}
-            told |= board.overview(state, week)
+            if self._counted is None or self._counted[0] is not state:
+                self._counted = (state, board.counts(state))
+            told |= board.overview(self._counted[1], week)
         return told
 
     def nodes(self, own: str | None) -> list[dict[str, Any]]:

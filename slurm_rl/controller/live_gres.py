@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 
 import numpy as np
 
@@ -23,7 +24,8 @@ class Wanted:
 
     def __init__(self, jobs: Iterable[SlurmJob]) -> None:
         waiting = [j for j in jobs if j.pending]
-        self.features = {n for j in waiting for text in (j.features, j.prefer) if text for n in names_in(text)}
+        texts = {j.features for j in waiting} | {j.prefer for j in waiting}
+        self.features = {n for text in texts if text for n in names_in(text)}
         excluded = dict.fromkeys(frozenset(j.excluded_nodes) for j in waiting if j.excluded_nodes)
         listed = dict.fromkeys(frozenset(j.required_nodes) for j in waiting if j.required_nodes)
         self._excluded = {names: f"@not{i}" for i, names in enumerate(excluded)}
@@ -51,7 +53,7 @@ def gres_of(node: SlurmNode) -> Gres:
     return () if plain(has) else tuple(has.items())
 
 
-def not_understood(job: SlurmJob, features: set[str]) -> str:
+def not_understood(job: SlurmJob, features: AbstractSet[str]) -> str:
     """Why a waiting job's request cannot be planned with; "" if it can. `features` are those that some node has."""
     if job.not_understood:
         return job.not_understood
@@ -59,7 +61,7 @@ def not_understood(job: SlurmJob, features: set[str]) -> str:
         parse_constraint(job.features)
     except InputError as error:
         return error.message
-    unknown = sorted(names_in(job.features) - features) if features else []
+    unknown = sorted(names_in(job.features) - features) if features and job.features else []
     if unknown:
         return f"asks for the feature {unknown[0]!r}, which no node has"
     if job.required_nodes and job.nodes > len(set(job.required_nodes)):

@@ -100,9 +100,8 @@ def _nothing(snapshot: Snapshot) -> Array:
 
 def _said_something(plan: Plan, snapshot: Snapshot) -> bool:
     """Whether scores that a kernel has computed pass the gate; who goes first by a guardrail has none."""
-    counted = [(r.score, j) for r, j in zip(plan.reasons, plan.order, strict=True) if not r.promoted]
-    scores, jobs = np.array([s for s, _ in counted]), np.array([j for _, j in counted], dtype=np.int64)
-    return usable(scores, snapshot, jobs)
+    counted = ~plan.promoted
+    return usable(plan.scores[counted], snapshot, np.array(plan.order, dtype=np.int64)[counted])
 
 
 def load_policy(name: str, state_dir: Path | None = None) -> LivePolicy:

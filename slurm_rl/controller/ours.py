@@ -144,7 +144,7 @@ def at_zero(jobs: Iterable[SlurmJob], rows: Iterable[Key]) -> set[Key]:
     index = _by_id(dict.fromkeys(rows, 0))
     zero: set[Key] = set()
     other: set[Key] = set()
-    for job in jobs:
+    for job in _named(jobs, index):
         key = _row(job, index)
         if key is not None:
             (zero if shown(job) == 0 else other).add(key)
@@ -154,13 +154,22 @@ def at_zero(jobs: Iterable[SlurmJob], rows: Iterable[Key]) -> set[Key]:
 def rows_of(jobs: Iterable[SlurmJob], rows: Iterable[Key]) -> set[Key]:
     """The rows that are about one of these records."""
     index = _by_id(dict.fromkeys(rows, 0))
-    return {key for job in jobs if (key := _row(job, index)) is not None}
+    return {key for job in _named(jobs, index) if (key := _row(job, index)) is not None}
 
 
 def keys_of(jobs: Iterable[SlurmJob], rows: Iterable[Key]) -> list[Key]:
     """What the journal calls each record: by its row, which a requeue does not change, or as it is now."""
     index = _by_id(dict.fromkeys(rows, 0))
-    return [_row(job, index) or (job.job_id, job.submit_time or 0) for job in jobs]
+    found = []
+    for job in jobs:
+        known = _row(job, index) if job.job_id in index or job.array_job_id in index else None
+        found.append(known or (job.job_id, job.submit_time or 0))
+    return found
+
+
+def _named(jobs: Iterable[SlurmJob], rows: Mapping[int, object]) -> list[SlurmJob]:
+    """The records whose id, or whose array's, has a row: in a long queue, few."""
+    return [job for job in jobs if job.job_id in rows or job.array_job_id in rows]
 
 
 def _by_id(rows: Mapping[Key, T]) -> dict[int, dict[int, T]]:

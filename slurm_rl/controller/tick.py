@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import structlog
 from slurm_rl.config import Config
 from slurm_rl.controller.advice import Advisor
 from slurm_rl.controller.auto import AutoPolicies
-from slurm_rl.controller.budget import WriteBudget
+from slurm_rl.controller.budget import ReadBudget, WriteBudget
 from slurm_rl.controller.choices import Choices
 from slurm_rl.controller.diff import changes, in_safe_write_order, wanted_factors
 from slurm_rl.controller.estimates import RunTimes
@@ -26,6 +26,7 @@ from slurm_rl.controller.explain.held_back import HeldBack
 from slurm_rl.controller.explain.limits_seen import LimitsSeen
 from slurm_rl.controller.explain.queue_report import QueueReport
 from slurm_rl.controller.explain.start_forecast import Foresight
+from slurm_rl.controller.job_rows import JobRows
 from slurm_rl.controller.lane import LaneBook
 from slurm_rl.controller.learning import Learning
 from slurm_rl.controller.live_policy import AUTO, LivePolicy, guardrails_of, load_policy
@@ -105,6 +106,7 @@ class Controller:
         self.clock = clock
         self.holder = holder or own_name()
         self.budget = WriteBudget(config)
+        self.reading = ReadBudget(self.metrics)
         self.planner = _planner(config)
         self.choices = Choices(journal)
         self.learning = Learning(config, clock)
@@ -125,6 +127,7 @@ class Controller:
         self.trouble = ""  # why the last tick came to nothing
         self.stopping = threading.Event()
         self.poked = threading.Event()
+        self._rows = JobRows()
         self._heard = (self.journal.last_command() or (0, "", ""))[0]
         self._mode = config.mode
         self._looked = 0.0
@@ -161,7 +164,8 @@ class Controller:
         self.foresight.see(state, *self.learning.learn(self.client, state))
         self.held_back.see(state)
         self.limits_seen.see(self.client, state)
-        queue = observe(state, self.run_times, self.policy.spec, self.learning.gpus, self.config.leave_alone)
+        leave_alone, gpus = self.config.leave_alone, self.learning.gpus
+        queue = observe(state, self.run_times, self.policy.spec, gpus, leave_alone, memory=self._rows)
         drifted = self.site_factor.drifted(queue)
         self._phase("observe", began)
 
@@ -210,7 +214,7 @@ class Controller:
         if self.view is not None:
             deferrals = self.start_time.summary(self.clock())
             told = self.foresight.foresee(queue, plan, self.policy, mode, self.run_times)
-            self.view = replace(self.view, forecast=told, deferrals=deferrals).prepared()
+            self.view = self.view.with_forecast(told, deferrals)
         self._phase("foresee", began)
         self._count(queue, plan, len(difference) - applied)
         return TickOutcome("done", mode, len(plan.order), len(difference), applied, drifted, note)
@@ -303,7 +307,8 @@ class Controller:
                 self._failed("static", error)
             self.heartbeat = self.clock()
             self._choose_again()
-            self.poked.wait(max(0.0, self.config.interval - (time.monotonic() - began)))
+            self.reading.count(self.client, self.config.mb_per_tick)
+            self.poked.wait(max(0.0, self.reading.stretch * self.config.interval - (time.monotonic() - began)))
             self.poked.clear()
 
     def _choose_again(self) -> None:
@@ -436,7 +441,7 @@ class Controller:
     def _count(self, view: LiveQueue, plan: Plan, unsettled: int) -> None:
         self.metrics.jobs.labels("ordered").set(len(plan.order))
         self.metrics.jobs.labels("left_alone").set(len(view.left_alone))
-        self.metrics.jobs.labels("promoted").set(sum(r.promoted for r in plan.reasons))
+        self.metrics.jobs.labels("promoted").set(int(plan.promoted.sum()))
         self.metrics.jobs.labels("unsettled").set(unsettled)
         for ruler in plan.rulers:
             for kind in ("decisions", "switches", "held_back"):

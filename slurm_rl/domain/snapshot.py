@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
+
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,6 +51,47 @@ class Reason:
         return f"{self.rank + 1} of {self.of}: {why}"
 
 
+class Reasons(Sequence[Reason]):
+    """The reasons of a plan's jobs, in its order: kept as columns, each made when somebody asks for it."""
+
+    __slots__ = ("_common", "_lanes", "_ruling", "promoted", "scores")
+
+    def __init__(
+        self,
+        policy: str,
+        scores: Array,
+        promoted: Array,
+        *,
+        fallback: bool = False,
+        ruling: Sequence[str] = (),  # of each job, of a policy that chooses
+        lanes: Mapping[int, tuple[float, float]] | None = None,  # by place
+    ) -> None:
+        self.scores, self.promoted = scores, promoted
+        self._common, self._ruling, self._lanes = (policy, fallback), ruling, lanes or {}
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @overload
+    def __getitem__(self, at: int) -> Reason: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Reason, ...]: ...
+    def __getitem__(self, at: int | slice) -> Reason | tuple[Reason, ...]:
+        if isinstance(at, slice):
+            return tuple(self[i] for i in range(*at.indices(len(self))))
+        rank = range(len(self))[at]
+        policy, fallback = self._common
+        ruler = self._ruling[rank] if self._ruling else ""
+        score, promoted = float(self.scores[rank]), bool(self.promoted[rank])
+        return Reason(policy, rank, len(self), score, promoted, fallback, ruler, self._lanes.get(rank))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(operator.eq, self, other))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """A job that can start now, and where: (node, units of its request) pairs."""
@@ -84,8 +129,22 @@ class Plan:
     now: int
     order: tuple[int, ...]  # pending jobs, the first to run first
     site_factor: tuple[int, ...]  # of the jobs in that order; on top of Slurm's priority they give it, if bounded
-    reasons: tuple[Reason, ...]  # of the jobs in that order
+    reasons: Sequence[Reason]  # of the jobs in that order
     starts: tuple[Start, ...]
     deferrals: tuple[PlannedDeferral, ...] = ()
     rulers: tuple[Ruler, ...] = ()  # of a policy that chooses, one for each pool with a queue
     memory: Mapping[str, Array] | None = None  # … and its state after this plan, by table
+
+    @property
+    def scores(self) -> Array:
+        """The policy's own scores of the jobs in that order."""
+        if isinstance(self.reasons, Reasons):
+            return self.reasons.scores
+        return np.array([r.score for r in self.reasons], dtype=np.float64)
+
+    @property
+    def promoted(self) -> Array:
+        """Which of the jobs in that order have waited too long for the policy's order."""
+        if isinstance(self.reasons, Reasons):
+            return self.reasons.promoted
+        return np.array([r.promoted for r in self.reasons], dtype=bool)

@@ -9,7 +9,7 @@ import math
 import sqlite3
 import statistics
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,10 +154,15 @@ class ForecastStore:
         rows = self._all(query, job_id, job_id)
         return (str(rows[0][0]), {str(r): float(s) for _, r, s in rows}) if rows else None
 
-    def causes(self, key: Key) -> dict[str, float]:
-        """Seconds by reason of one submission of a job."""
-        rows = self._all("SELECT reason, seconds FROM waited WHERE job_id = ? AND submit = ?", *key)
-        return {str(reason): float(seconds) for reason, seconds in rows}
+    def causes(self, keys: Collection[Key]) -> dict[Key, dict[str, float]]:
+        """Seconds by reason of these submissions; those of which nothing is recorded are left out."""
+        found: dict[Key, dict[str, float]] = {}
+        with self._lock, suppress(sqlite3.Error):
+            rows = self._db.execute("SELECT job_id, submit, reason, seconds FROM waited")
+            for job_id, submit, reason, seconds in rows:
+                if (job_id, submit) in keys:
+                    found.setdefault((job_id, submit), {})[str(reason)] = float(seconds)
+        return found
 
     def prune(self, before: float, most: int = 500_000) -> None:
         """Drops what is older, and the oldest beyond so many rows."""

@@ -119,6 +119,16 @@ class Metrics:
             "The present budget; it halves while slurmctld is busy.",
             registry=registry,
         )
+        self.slurm_calls = Gauge(
+            "slurmrl_tick_slurm_calls",
+            "Slurm commands that the last tick ran to read, each at least one RPC; updates are counted by themselves.",
+            registry=registry,
+        )
+        self.slurm_bytes = Gauge(
+            "slurmrl_tick_slurm_bytes",
+            "Characters that the last tick read from Slurm; beyond mb_per_tick, ticks are spaced out.",
+            registry=registry,
+        )
         self.requests = Counter(
             "slurmrl_requests", "Requests to the service by route and status.", ["route", "code"], registry=registry
         )

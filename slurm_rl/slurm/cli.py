@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +18,9 @@ from slurm_rl.slurm.model import (
     Health,
     HistoryJob,
     JobUpdate,
+    PriorityFactors,
+    SlurmJob,
+    SlurmNode,
     SlurmState,
     UpdateResult,
     UpdateStatus,
@@ -23,10 +28,26 @@ from slurm_rl.slurm.model import (
 from slurm_rl.slurm.release import Release, Traits, parse_release
 from slurm_rl.slurm.updates import apply
 
+_MOST_NAMED = 500  # new jobs that are asked about by name
+_ASK_EVERY = 60.0  # seconds for which a change of --exclude or of CPUs by GPU may go unseen
+
 
 def batch_time(timeout: float, updates: int) -> float:
     """Seconds that a batch may take."""
     return timeout + 0.005 * updates
+
+
+class _Seen:
+    """What was read last, for what has not changed since; of one release, as each prints in its own way."""
+
+    def __init__(self, release: Release | None = None) -> None:
+        self.release = release
+        self.jobs: dict[str, SlurmJob] = {}
+        self.factors: dict[str, tuple[int, PriorityFactors]] = {}
+        self.nodes: dict[str, SlurmNode] = {}
+        self.asks: dict[int, text.Asks] = {}
+        self.asked: frozenset[str] = frozenset()  # jobs that waited when `asks` was read
+        self.asked_at = -math.inf
 
 
 class CliClient:
@@ -42,6 +63,7 @@ class CliClient:
     def __init__(self, conf: Path | None = None, timeout: float = 10.0, user: str | None = None) -> None:
         self.commands = Commands(conf, timeout, user)
         self._release: Release | None = None
+        self._seen = _Seen()
 
     def snapshot(self) -> SlurmState:
         mark = separator()
@@ -53,7 +75,6 @@ class CliClient:
         if release.known:
             asked["nodes"] = ("scontrol", "-o", "-d", "show", "node")
             asked["squeue"] = text.squeue(traits, mark)
-            asked["asks"], asked["excluded"] = text.squeue_asks(mark), text.squeue_excluded(mark)
             if not traits.array_unique:
                 asked["arrays"] = text.squeue_arrays(mark)
             if not traits.cron_field and "enable" in text.setting(config, "ScronParameters"):
@@ -69,12 +90,15 @@ class CliClient:
         if text.setting(config, "AccountingStorageType") == "accounting_storage/slurmdbd":
             asked["sshare"] = ("sshare", "-h", "-P", "-a", "-o", "Account,User,FairShare")
         said = dict(zip(asked, self.commands.run_all(list(asked.values())), strict=True))
-        factors = text.factors(said["sprio"], mark) if "sprio" in said else {}
+        if self._seen.release != release:
+            self._seen = _Seen(release)
+        seen = self._seen
+        factors = text.factors(said["sprio"], mark, seen.factors) if "sprio" in said else {}
         if release.known:
             waiting, cron = text.arrays(said.get("arrays", ""), mark), text.cron_jobs(said.get("cron", ""))
-            asks = text.asks(said["asks"], said["excluded"], mark)
-            jobs = text.jobs(said["squeue"], mark, factors, traits, waiting=waiting, cron=cron, asks=asks)
-            nodes = text.nodes(said["nodes"])
+            more = functools.partial(text.jobs, waiting=waiting, cron=cron, asks=self._asks, known=seen.jobs)
+            jobs = more(said["squeue"], mark, factors, traits)
+            nodes = text.nodes(said["nodes"], seen.nodes)
         else:
             every = jsonform.jobs(said["jobs as json"].encode(), factors, self._exclusive(traits, mark))
             jobs = [j for j in every if j.pending or j.running]  # some releases ignore -t here
@@ -93,6 +117,28 @@ class CliClient:
             fairshare=text.fairshare(said.get("sshare", "")),
             config=config,
         )
+
+    def _asks(self, waiting: frozenset[str]) -> dict[int, text.Asks]:
+        """Rare parts of requests: fixed at submission, so asked of jobs that are new, and of all once a minute."""
+        seen, now = self._seen, time.monotonic()
+        fresh = waiting - seen.asked
+        if now - seen.asked_at > _ASK_EVERY or len(fresh) > _MOST_NAMED:
+            seen.asks, seen.asked_at = self._read_asks(), now
+        elif fresh:
+            try:
+                seen.asks = {k: v for k, v in seen.asks.items() if str(k) in waiting} | self._read_asks(*sorted(fresh))
+            except SlurmError:  # squeue knows none of them any more: they came and went
+                seen.asks, seen.asked_at = self._read_asks(), now
+        seen.asked = waiting
+        return seen.asks
+
+    def _read_asks(self, *jobs: str) -> dict[int, text.Asks]:
+        """Of these jobs, or of all that wait."""
+        mark = separator()
+        named = ("-j", ",".join(jobs)) if jobs else ()
+        both = (text.squeue_asks(mark), text.squeue_excluded(mark))
+        said, excluded = self.commands.run_all([(program, *named, *rest) for program, *rest in both])
+        return text.asks(said, excluded, mark)
 
     def _exclusive(self, traits: Traits, mark: str) -> frozenset[int]:
         """Jobs that the JSON of some releases does not tell to be exclusive; none if a later one has no such field."""
@@ -116,6 +162,10 @@ class CliClient:
         self._release = release
         return config
 
+    def load(self) -> tuple[int, int]:
+        """How often Slurm was asked since the last time this was, and how many characters it said."""
+        return self.commands.load.taken()
+
     def release(self) -> Release:
         """slurmctld's release, asked once."""
         if self._release is None:
@@ -126,8 +176,7 @@ class CliClient:
     def site_factors(self) -> dict[int, int]:
         """SiteFactor by job id, of the jobs sprio shows."""
         mark = separator()
-        said = self.commands.run("sprio", "-h", "-o", text.factor_format(mark))
-        return {job_id: f.site for job_id, f in text.factors(said, mark).items()}
+        return text.site_factors(self.commands.run("sprio", "-h", "-o", text.site_format(mark)), mark)
 
     def update(self, updates: Sequence[JobUpdate]) -> list[UpdateResult]:
         if not updates:

@@ -12,7 +12,8 @@ class SlurmClient(Protocol):
     """Speaks to one Slurm cluster.
 
     Every call ends within the client's timeout, or raises SlurmError saying what did not answer.
-    A client holds no state about jobs: what it says was asked from Slurm in that call.
+    What it says was asked from Slurm in that call. A record that has not changed since the last snapshot may be the
+    same object.
     """
 
     def snapshot(self) -> SlurmState:

@@ -7,6 +7,7 @@ import re
 import secrets
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from slurm_rl.errors import EnvironmentMissing, SlurmError
 
+_PORTION = 1 << 18  # characters that are taken apart at once
 PATIENCE = 1.0  # seconds of silence after which we look whether slurmctld is there at all
 
 # What Slurm's commands say -> what it means for the one who runs us. The first match wins.
@@ -35,12 +37,34 @@ _MEANINGS = (
 _MUNGE_SOCKET = re.compile(r"^\s*AuthInfo\s*=\s*(?:\S*,)?socket=([^,\s]+)", re.IGNORECASE | re.MULTILINE)
 
 
+class Load:
+    """How often Slurm was asked, and how much it said; any thread may add."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.calls = 0
+        self.characters = 0
+
+    def add(self, said: str) -> None:
+        with self._lock:
+            self.calls += 1
+            self.characters += len(said)
+
+    def taken(self) -> tuple[int, int]:
+        """(calls, characters) since the last time this was asked."""
+        with self._lock:
+            found = self.calls, self.characters
+            self.calls = self.characters = 0
+        return found
+
+
 class Commands:
     """Slurm's commands, pointed at one cluster."""
 
     def __init__(self, conf: Path | None = None, timeout: float = 10.0, user: str | None = None) -> None:
         """`conf` overrides SLURM_CONF; `user` runs the commands under another account (needs root)."""
         self.conf, self.timeout, self.user = conf, timeout, user
+        self.load = Load()
 
     def env(self) -> dict[str, str]:
         """Nothing that would change what the commands print, times as Unix seconds, task lists in full."""
@@ -86,6 +110,7 @@ class Commands:
                 stdout, stderr = self._communicate(process, command, limit)
             finally:
                 process.kill()
+        self.load.add(stdout)
         if process.returncode != 0:
             raise failed(command[0], stderr or stdout)
         return stdout
@@ -173,6 +198,29 @@ def records(output: str, fields: Sequence[str], mark: str) -> Iterator[dict[str,
         record = dict(zip(fields, values[i : i + width], strict=True))
         record[fields[0]] = record[fields[0]].strip()  # the line break that ended the record before
         yield record
+
+
+def split_records(output: str, fields: Sequence[str], mark: str) -> list[str]:
+    """`records` as texts, their fields separated by "\0", which nothing that Slurm prints can hold.
+
+    Two looks at a record that has not changed give equal texts, whatever their marks.
+    """
+    found: list[str] = []
+    separators, end, at = len(fields) - 1, f"{mark}\n", 0
+    while at < len(output):  # in portions: a submission must not wait for one long step of the interpreter
+        cut = output.find(end, at + _PORTION)
+        until = len(output) if cut < 0 else cut + len(end)
+        pieces = _separated(output[at:until], mark).split("\0\n")
+        if pieces.pop() != "" or any(p.count("\0") != separators for p in pieces):
+            # Some value begins with a line break, or the answer is cut short: count fields.
+            return ["\0".join(r.values()) for r in records(_separated(output, mark), fields, "\0")]
+        found += pieces
+        at = until
+    return found
+
+
+def _separated(output: str, mark: str) -> str:
+    return output.replace("\0", "\ufffd").replace(mark, "\0")
 
 
 def key_values(line: str) -> Mapping[str, str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from sys import intern
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -12,7 +14,7 @@ import msgspec
 from slurm_rl.domain.keys import Key
 from slurm_rl.domain.keys import key_values as job_keys
 from slurm_rl.errors import SlurmError
-from slurm_rl.slurm.command import key_values, records
+from slurm_rl.slurm.command import key_values, records, split_records
 from slurm_rl.slurm.gres import asked_of_each_node, gpus_by_unit, node_counts, reports_parts, shared_parts
 from slurm_rl.slurm.model import Health, PriorityFactors, PriorityWeights, SlurmJob, SlurmNode, SlurmPartition
 from slurm_rl.slurm.quantities import (
@@ -74,6 +76,9 @@ _EXCLUSIVE_FIELDS = ("JobID", "Exclusive")
 _ASKS_FIELDS = ("JobID", "tres-per-socket", "cpus-per-tres")
 _EXCLUDED_FIELDS = ("%A", "%x")
 FACTOR_FIELDS = ("%i", "%Y", "%A", "%B", "%F", "%J", "%P", "%Q", "%S", "%T", "%N", "%f")
+# What scontrol prints anew at each look, and nobody here reads.
+_RESTLESS = re.compile(r" (?:CPULoad|FreeMem|LastBusyTime|CurrentWatts|AveWatts)=\S*")
+_SITE_FIELDS = ("%i", "%S")
 _TRES_TERM = re.compile(r"=(-?[\d.]+)")
 
 
@@ -111,6 +116,9 @@ class Asks(NamedTuple):
     excluded: tuple[str, ...] = ()
 
 
+_NOTHING = Asks()
+
+
 def squeue_asks(mark: str) -> tuple[str, ...]:
     """squeue for rare parts of waiting jobs' requests; their lines are those of `squeue_arrays`."""
     return ("squeue", "-h", "-a", "-t", "PENDING", "-O", ",".join(f"{field}:{mark}" for field in _ASKS_FIELDS))
@@ -124,15 +132,21 @@ def squeue_excluded(mark: str) -> tuple[str, ...]:
 def asks(said: str, excluded: str, mark: str) -> dict[int, Asks]:
     """By job id what `squeue_asks` and `squeue_excluded` say; jobs of which they say nothing are left out."""
     found = {}
-    for r in records(said, _ASKS_FIELDS, mark):
-        one = Asks(present(r["tres-per-socket"]), gpus_by_unit(r["cpus-per-tres"]))
-        if one != Asks() and r["JobID"].isdecimal():
-            found[int(r["JobID"])] = one
-    for r in records(excluded, _EXCLUDED_FIELDS, mark):
-        hosts = expand_hosts(r["%x"].strip())
-        if hosts and r["%A"].isdecimal():
-            found[int(r["%A"])] = found.get(int(r["%A"]), Asks())._replace(excluded=hosts)
+    for raw in split_records(said, _ASKS_FIELDS, mark):
+        job_id, _, rest = raw.partition("\0")
+        if (one := _rare(rest)) != _NOTHING and job_id.isdecimal():
+            found[int(job_id)] = one
+    for raw in split_records(excluded, _EXCLUDED_FIELDS, mark):
+        job_id, _, names = raw.partition("\0")
+        if names and (hosts := expand_hosts(names.strip())) and job_id.isdecimal():
+            found[int(job_id)] = found.get(int(job_id), _NOTHING)._replace(excluded=hosts)
     return found
+
+
+@lru_cache(maxsize=4096)
+def _rare(fields: str) -> Asks:
+    per_socket, cpus = fields.split("\0")
+    return Asks(present(per_socket), gpus_by_unit(cpus))
 
 
 def squeue_keys(keys: Sequence[Key], mark: str) -> tuple[str, ...]:
@@ -188,23 +202,81 @@ def jobs(
     *,
     waiting: Mapping[int, Waiting] = MappingProxyType({}),
     cron: frozenset[int] = frozenset(),
-    asks: Mapping[int, Asks] = MappingProxyType({}),
+    asks: Mapping[int, Asks] | Callable[[frozenset[str]], Mapping[int, Asks]] = MappingProxyType({}),
+    known: dict[str, SlurmJob] | None = None,
 ) -> list[SlurmJob]:
-    """Jobs from `squeue`, one per record, in the order of their first lines."""
-    rows: dict[str, dict[str, str]] = {}
+    """Jobs from `squeue`, one per record, in the order of their first lines.
+
+    `asks` may be a function that is given the ids of waiting jobs. `known` is the caller's, empty at first: of a record
+    that is printed as at the last look, and of which the other commands say the same, it gets the same object.
+    """
+    fields = job_fields(traits)
+    rows: dict[str, str] = {}
     tasks: dict[str, list[str]] = {}
     listed: dict[str, set[str]] = {}
-    for r in records(output, job_fields(traits), mark):
-        rows.setdefault(r["JobID"], r)
-        if present(r["ArrayTaskID"]):
-            tasks.setdefault(r["JobID"], []).append(r["ArrayTaskID"])
-            listed.setdefault(r["ArrayJobID"], set()).add(r["ArrayTaskID"])
+    for raw in split_records(output, fields, mark):
+        job_id, array, task, _ = raw.split("\0", 3)
+        rows.setdefault(job_id, raw)
+        if task != "N/A" and present(task):
+            tasks.setdefault(job_id, []).append(task)
+            listed.setdefault(array, set()).add(task)
+    state = fields.index("State")
+    if callable(asks):
+        asks = asks(frozenset(i for i, raw in rows.items() if raw.split("\0", state + 1)[state] == "PENDING"))
+    _add_waiting(tasks, listed, waiting, lambda job_id: rows[job_id].split("\0", state + 1)[state] == "PENDING")
+    before, now = {} if known is None else known, {}
+    behind = len(fields) - fields.index("PriorityLong")
+    for job_id, raw in rows.items():
+        line = ",".join(tasks[job_id]) if job_id in tasks else ""
+        # Every job's priority changes when Slurm calculates them anew: that alone is no reason to read it again.
+        head, priority, *rest = raw.rsplit("\0", behind)
+        key = "\0".join((head, *rest, line)) if line else "\0".join((head, *rest))
+        more = _NOTHING
+        if asks or cron:
+            number = _first_number(job_id, 0)
+            more = _asks_of(number, raw.split("\0", 2)[1], asks)
+            key += (f"\0\0{more}" if more is not _NOTHING else "") + ("\0cron" if number in cron else "")
+        job = before.get(key)
+        if job is None:
+            job = _job(dict(zip(fields, raw.split("\0"), strict=True)), line, factors, traits, cron, more)
+        else:
+            own, terms = _first_number(priority, 0), factors.get(job.job_id)
+            if job.factors is not terms or job.priority != own:
+                job = msgspec.structs.replace(job, priority=own, factors=terms)
+        now[key] = job
+    if known is not None:
+        known.clear()
+        known.update(now)
+    return list(now.values())
+
+
+def _add_waiting(
+    tasks: dict[str, list[str]],
+    listed: Mapping[str, set[str]],
+    waiting: Mapping[int, Waiting],
+    pending: Callable[[str], bool],
+) -> None:
+    """Adds to the tasks of each record what a line per task leaves out."""
     for array, found in waiting.items():
-        record = rows.get(str(array))  # an array's tasks that were never apart have the array's own id
-        if record is not None and record["State"] == "PENDING" and str(array) in tasks:
-            tasks[str(array)] += [t for t in map(str, sorted(found.tasks)) if t not in listed[str(array)]]
-            tasks[str(array)][-1] += f"%{found.limit}" if found.limit else ""
-    return [_job(r, ",".join(tasks.get(job_id, ())), factors, traits, cron, asks) for job_id, r in rows.items()]
+        own = str(array)  # an array's tasks that were never apart have the array's own id
+        if own in tasks and pending(own):
+            tasks[own] += [t for t in map(str, sorted(found.tasks)) if t not in listed[own]]
+            tasks[own][-1] += f"%{found.limit}" if found.limit else ""
+
+
+def _asks_of(job_id: int, array: str, asks: Mapping[int, Asks]) -> Asks:
+    """What is asked by a job, or by its array: lines of an array's separate records are merged there."""
+    return asks.get(job_id) or asks.get(_first_number(array, 0)) or _NOTHING
+
+
+@lru_cache(maxsize=16_384)
+def _request(
+    allocated: str, per_job: str, per_node: str, per_task: str, per_socket: str, nodes: int, tasks: int
+) -> tuple[dict[str, int], dict[str, int], str, str]:
+    """TRES, GPUs by type, other GRES, and what is not understood; alike jobs share them."""
+    counts = tres(allocated)
+    gpus = requested_gpus(counts, per_job, per_node, per_task, nodes, tasks)
+    return counts, gpus, *asked_of_each_node(per_job, per_node, per_task, per_socket, nodes, tasks)
 
 
 def _job(
@@ -213,32 +285,28 @@ def _job(
     factors: Mapping[int, PriorityFactors],
     traits: Traits,
     cron: frozenset[int],
-    asks: Mapping[int, Asks],
+    more: Asks,
 ) -> SlurmJob:
+    """One job from the fields of its record, and its tasks as they are listed."""
     try:
         job_id = int(r["JobID"])
-        # Lines of an array's separate records are merged there: the array's id stands for all.
-        more = asks.get(job_id) or asks.get(_first_number(r["ArrayJobID"], 0)) or Asks()
         nodes, tasks = _first_number(r["NumNodes"], 1), _first_number(r["NumTasks"], 1)
-        counts = tres(r["tres-alloc"])
         is_array = bool(listed)
         waiting, count, limit = array_tasks(listed) if is_array else ("", 1, 0)
         single = waiting.isdecimal()
-        gpus = requested_gpus(counts, r["tres-per-job"], r["tres-per-node"], r["tres-per-task"], nodes, tasks)
-        gres, problem = asked_of_each_node(
-            r["tres-per-job"], r["tres-per-node"], r["tres-per-task"], more.per_socket, nodes, tasks
-        )
+        asked = (r["tres-per-job"], r["tres-per-node"], r["tres-per-task"], more.per_socket)
+        counts, gpus, gres, problem = _request(r["tres-alloc"], *asked, nodes, tasks)
         return SlurmJob(
             job_id=job_id,
-            name=r["Name"],
-            user=r["UserName"],
-            account=named(r["Account"]),
-            qos=named(r["QOS"]),
+            name=intern(r["Name"]),
+            user=intern(r["UserName"]),
+            account=intern(named(r["Account"])),
+            qos=intern(named(r["QOS"])),
             restarts=_first_number(r["RestartCnt"], 0),
             comment="" if r["Comment"] == NO_COMMENT else r["Comment"],
-            partitions=tuple(r["Partition"].split(",")),
-            state=r["State"],
-            reason=present(r["Reason"]),
+            partitions=_listed(r["Partition"]),
+            state=intern(r["State"]),
+            reason=intern(present(r["Reason"])),
             dependency=named(r["Dependency"]),
             reservation=named(r["Reservation"]),
             cron=r["CronJob"] == "Yes" if traits.cron_field else job_id in cron,
@@ -264,8 +332,8 @@ def _job(
             not_understood=problem,
             excluded_nodes=more.excluded,
             tres=counts,
-            features=named(r["Feature"]),
-            prefer=named(r["Prefer"]),
+            features=intern(named(r["Feature"])),
+            prefer=intern(named(r["Prefer"])),
             required_nodes=expand_hosts(r["ReqNodes"]),
             exclusive=_exclusive(r, traits),
             node_list=expand_hosts(r["NodeList"]),
@@ -275,6 +343,11 @@ def _job(
         )
     except ValueError as error:
         raise SlurmError(f"squeue: job {r['JobID']!r} is unreadable: {error}") from None
+
+
+@lru_cache(maxsize=4096)
+def _listed(names: str) -> tuple[str, ...]:
+    return tuple(map(intern, names.split(",")))
 
 
 def _exclusive(r: Mapping[str, str], traits: Traits) -> bool:
@@ -310,34 +383,63 @@ def factor_format(mark: str) -> str:
     return "".join(field + mark for field in FACTOR_FIELDS)
 
 
-def factors(output: str, mark: str) -> dict[int, PriorityFactors]:
-    """Weighted priority terms by job id; of a job in several partitions, those of the best one."""
+def factors(
+    output: str, mark: str, known: dict[str, tuple[int, PriorityFactors]] | None = None
+) -> dict[int, PriorityFactors]:
+    """Weighted priority terms by job id, of several partitions those of the best one; `known` as of `jobs`."""
     found: dict[int, PriorityFactors] = {}
-    for r in records(output, FACTOR_FIELDS, mark):
-        try:
-            job_id = int(r["%i"])
-            one = PriorityFactors(
-                priority=_integer(r["%Y"]),
-                age=_integer(r["%A"]),
-                assoc=_integer(r["%B"]),
-                fairshare=_integer(r["%F"]),
-                job_size=_integer(r["%J"]),
-                partition=_integer(r["%P"]),
-                qos=_integer(r["%Q"]),
-                site=_integer(r["%S"]),
-                tres=round(sum(map(float, _TRES_TERM.findall(r["%T"])))),
-                nice=_integer(r["%N"]),
-                fairshare_normalized=float(r["%f"]),
-            )
-        except ValueError as error:
-            raise SlurmError(f"sprio: unreadable record {r['%i']!r}: {error}") from None
-        if job_id not in found or found[job_id].priority < one.priority:
-            found[job_id] = one
+    before, now = {} if known is None else known, {}
+    for raw in split_records(output, FACTOR_FIELDS, mark):
+        now[raw] = one = before.get(raw) or _factor(raw.split("\0"))
+        job_id, terms = one
+        if found.setdefault(job_id, terms).priority < terms.priority:
+            found[job_id] = terms
+    if known is not None:
+        known.clear()
+        known.update(now)
     return found
 
 
+def _factor(values: Sequence[str]) -> tuple[int, PriorityFactors]:
+    """A job's id and its weighted terms from one record of sprio."""
+    try:
+        job_id, priority, age, assoc, fairshare, job_size, partition, qos, site, tres_terms, nice, share = values
+        return int(job_id), PriorityFactors(
+            priority=_integer(priority),
+            age=_integer(age),
+            assoc=_integer(assoc),
+            fairshare=_integer(fairshare),
+            job_size=_integer(job_size),
+            partition=_integer(partition),
+            qos=_integer(qos),
+            site=_integer(site),
+            tres=round(sum(map(float, _TRES_TERM.findall(tres_terms)))) if tres_terms else 0,
+            nice=_integer(nice),
+            fairshare_normalized=float(share),
+        )
+    except ValueError as error:
+        raise SlurmError(f"sprio: unreadable record {values[0]!r}: {error}") from None
+
+
 def _integer(text: str) -> int:
-    return int(float(text)) if text.strip() else 0
+    try:
+        return int(text)
+    except ValueError:
+        return int(float(text)) if text.strip() else 0
+
+
+def site_format(mark: str) -> str:
+    """`sprio -o`'s argument for `site_factors`."""
+    return "".join(field + mark for field in _SITE_FIELDS)
+
+
+def site_factors(output: str, mark: str) -> dict[int, int]:
+    """SiteFactors by job id; of a job in several partitions they are the same."""
+    rows = (raw.split("\0") for raw in split_records(output, _SITE_FIELDS, mark))
+    try:
+        return {int(job_id): _integer(site) for job_id, site in rows}
+    except ValueError as error:
+        raise SlurmError(f"sprio: unreadable record: {error}") from None
 
 
 def cron_jobs(output: str) -> frozenset[int]:
@@ -346,36 +448,40 @@ def cron_jobs(output: str) -> frozenset[int]:
     return frozenset(int(key_values(line)["JobId"]) for line in lines)
 
 
-def nodes(output: str) -> list[SlurmNode]:
-    """Nodes from `scontrol -o -d show node`."""
-    found = []
+def nodes(output: str, known: dict[str, SlurmNode] | None = None) -> list[SlurmNode]:
+    """Nodes from `scontrol -o -d show node`; `known` as of `jobs`."""
+    before, now = {} if known is None else known, {}
     for line in output.splitlines():
-        v = key_values(line)
-        if "NodeName" not in v:
-            continue
-        state, *flags = v["State"].rstrip("*~#!%$@^-").split("+")
-        if v["State"].endswith("*"):
-            flags.append("NOT_RESPONDING")
-        found.append(
-            SlurmNode(
-                name=v["NodeName"],
-                state=state,
-                flags=tuple(flags),
-                cpus=int(v.get("CPUTot", 0)),
-                cpus_allocated=int(v.get("CPUAlloc", 0)),
-                mem_mb=int(v.get("RealMemory", 0)),
-                mem_mb_allocated=int(v.get("AllocMem", 0)),
-                gpus=gpus_in_gres(v.get("Gres", "")),
-                gpus_allocated=used(gpus_in_gres(v.get("GresUsed", ""))),
-                gres=node_counts(v.get("Gres", "")),
-                gres_allocated=node_counts(v.get("GresUsed", "")),
-                shared=shared_parts(v.get("GresUsed", "")),
-                shared_known=reports_parts(v.get("GresUsed", "")),
-                features=_words(v.get("ActiveFeatures", "")),
-                partitions=_words(v.get("Partitions", "")),
-            )
-        )
-    return found
+        if line.startswith("NodeName="):
+            lasting = _RESTLESS.sub("", line)
+            now[lasting] = before.get(lasting) or _node(key_values(line))
+    if known is not None:
+        known.clear()
+        known.update(now)
+    return list(now.values())
+
+
+def _node(v: Mapping[str, str]) -> SlurmNode:
+    state, *flags = v["State"].rstrip("*~#!%$@^-").split("+")
+    if v["State"].endswith("*"):
+        flags.append("NOT_RESPONDING")
+    return SlurmNode(
+        name=v["NodeName"],
+        state=state,
+        flags=tuple(flags),
+        cpus=int(v.get("CPUTot", 0)),
+        cpus_allocated=int(v.get("CPUAlloc", 0)),
+        mem_mb=int(v.get("RealMemory", 0)),
+        mem_mb_allocated=int(v.get("AllocMem", 0)),
+        gpus=gpus_in_gres(v.get("Gres", "")),
+        gpus_allocated=used(gpus_in_gres(v.get("GresUsed", ""))),
+        gres=node_counts(v.get("Gres", "")),
+        gres_allocated=node_counts(v.get("GresUsed", "")),
+        shared=shared_parts(v.get("GresUsed", "")),
+        shared_known=reports_parts(v.get("GresUsed", "")),
+        features=_words(v.get("ActiveFeatures", "")),
+        partitions=_words(v.get("Partitions", "")),
+    )
 
 
 def used(counts: dict[str, int]) -> dict[str, int]:

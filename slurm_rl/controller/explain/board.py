@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from slurm_rl.controller.explain.recent_waits import middle_and_tail
@@ -12,36 +13,54 @@ from slurm_rl.slurm.model import SlurmNode, SlurmState
 UNTYPED = "gpu"  # how a GPU without a type is called
 
 
-def overview(state: SlurmState, week: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """The machine in counts: nothing here names a job or a user."""
-    pending = [job for job in state.jobs if job.pending]
-    running = [job for job in state.jobs if job.running]
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The machine in counts; made once a tick."""
+
+    told: dict[str, Any]
+    partitions: Sequence[dict[str, Any]]
+
+
+def counts(state: SlurmState) -> Counts:
+    """What `overview` shows of a state: nothing here names a job or a user."""
     waits: dict[str, list[int]] = defaultdict(list)
-    for job in pending:
-        if job.eligible(state.taken):
-            since = job.eligible_time or job.submit_time or int(state.taken)
-            for name in job.partitions[:1]:
-                waits[name].append(max(0, int(state.taken) - since))
-    runs = Counter(name for job in running for name in job.partitions[:1])
-    waiting = Counter(name for job in pending for name in job.partitions[:1])
+    waiting: Counter[str] = Counter()
+    runs: Counter[str] = Counter()
+    pending = running = tasks = 0
+    for job in state.jobs:
+        name = job.partitions[0] if job.partitions else None
+        if job.pending:
+            pending += 1
+            tasks += job.array_task_count
+            if name is not None:
+                waiting[name] += 1
+                if job.eligible(state.taken):
+                    since = job.eligible_time or job.submit_time or int(state.taken)
+                    waits[name].append(max(0, int(state.taken) - since))
+        elif job.running:
+            running += 1
+            if name is not None:
+                runs[name] += 1
     names = [p.name for p in state.partitions] or sorted(waiting | runs)
-    return {
-        "pending": len(pending),
-        "pending_tasks": sum(job.array_task_count for job in pending),
-        "running": len(running),
-        "nodes": dict(Counter(_condition(node) for node in state.nodes)),
-        "gpus": gpus_by_type(state.nodes),
-        "partitions": [
-            {
-                "name": name,
-                "pending": waiting[name],
-                "running": runs[name],
-                "now": middle_and_tail(waits[name]),
-                "week": dict(week.get(name, {})),
-            }
+    return Counts(
+        {
+            "pending": pending,
+            "pending_tasks": tasks,
+            "running": running,
+            "nodes": dict(Counter(_condition(node) for node in state.nodes)),
+            "gpus": gpus_by_type(state.nodes),
+        },
+        [
+            {"name": name, "pending": waiting[name], "running": runs[name], "now": middle_and_tail(waits[name])}
             for name in names
         ],
-    }
+    )
+
+
+def overview(found: Counts, week: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """The counts, with how long jobs of each partition waited in the last week."""
+    rows = [row | {"week": dict(week.get(row["name"], {}))} for row in found.partitions]
+    return {**found.told, "partitions": rows}
 
 
 def gpus_by_type(nodes: Iterable[SlurmNode]) -> list[dict[str, Any]]:

@@ -25,7 +25,9 @@ class LimitsSeen:
     def see(self, client: SlurmClient, state: SlurmState) -> None:
         words = setting(state.config, "PrivateData").lower().replace(" ", "").split(",")
         self._private = not _HIDING.isdisjoint(words)
-        if not 0 <= state.taken - self._read < _EVERY and any(j.pending and is_limit(j.reason) for j in state.jobs):
+        if not 0 <= state.taken - self._read < _EVERY and any(
+            map(is_limit, {j.reason for j in state.jobs if j.pending})
+        ):
             self._read = state.taken
             self._text = client.assoc_mgr()
 

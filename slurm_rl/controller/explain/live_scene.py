@@ -26,6 +26,7 @@ Key = tuple[int, int]  # job id, submit time
 _PAST = 7 * DAY
 _MOST_RECENT = 5000  # arrivals that are remembered
 _MANY = 300  # waiting jobs beyond which futures run under EASY: sched/backfill's rule would take too long
+_OTHERS = 2000  # waiting jobs that do not count, beyond which a sample of them does
 _COPIES = 50  # further tasks of an array that count, of each and …
 _ALL_COPIES = 1000  # … of all
 _TIER = 50_000_000  # points of priority: a partition's tier goes before every factor
@@ -38,15 +39,16 @@ class RecentJobs:
         self._jobs: dict[Key, SlurmJob] = {}
         self._run: dict[Key, float] = {}
         self._since = 0.0
+        self._oldest = 0  # submit time of the oldest that is kept: who came before is not looked at again
 
     def see(self, jobs: Iterable[SlurmJob], now: float) -> None:
         """Remembers who waits or runs."""
         if not self._since:
             self._since = now
         for job in jobs:
-            key = (job.job_id, job.submit_time or 0)
-            if job.submit_time and key not in self._jobs and (job.pending or job.running):
-                self._jobs[key] = job
+            submitted = job.submit_time
+            if submitted and submitted >= self._oldest and (job.pending or job.running):
+                self._jobs.setdefault((job.job_id, submitted), job)
         self._forget(now)
 
     def learn(self, rows: Iterable[HistoryJob], since: float, now: float) -> None:
@@ -77,6 +79,7 @@ class RecentJobs:
         if len(self._jobs) > 1.2 * _MOST_RECENT or any(k[1] < now - 1.2 * _PAST for k in list(self._jobs)[:1]):
             keep = sorted((k for k in self._jobs if k[1] > now - _PAST), key=lambda k: k[1])[-_MOST_RECENT:]
             self._jobs = {k: self._jobs[k] for k in keep}
+            self._oldest = keep[0][1] if len(keep) == _MOST_RECENT else 0
             self._run = {k: v for k, v in self._run.items() if k in self._jobs}
 
 
@@ -139,6 +142,7 @@ class LiveScene:
         copies = _further_tasks(waiting)
         self.site = site_of(state, policy, mode, config, _MANY + 1 if long else len(waiting) + len(copies))
         besides = [*past, *(job for job, _ in copies), *asked]
+        state = _shortened(state, waiting)
         self.view = view = observe(state, run_times, self.site.policy, None, config.leave_alone, besides)
         self._row = {id(job): i for i, job in enumerate(view.jobs)}
         self._by_id = {job.job_id: i for i, job in enumerate(view.jobs) if job.pending}
@@ -199,6 +203,17 @@ class LiveScene:
         lowest = min(tiers.values(), default=1)
         tier = np.array([tiers.get(j.partitions[0], lowest) - lowest for j in view.jobs], dtype=np.int64)
         jobs["nice"] -= (np.minimum(tier, 30) * _TIER).astype(np.int32)
+
+
+def _shortened(state: SlurmState, waiting: Sequence[SlurmJob]) -> SlurmState:
+    """Of a long queue the jobs that count, and of the others evenly as many as tell what the usual job is like."""
+    count = {job.job_id for job in waiting}
+    others = [job for job in state.jobs if job.pending and job.job_id not in count]
+    if len(others) <= _OTHERS:
+        return state
+    sample = {job.job_id for job in others[:: -(-len(others) // _OTHERS)]}
+    jobs = (job for job in state.jobs if not job.pending or job.job_id in count or job.job_id in sample)
+    return msgspec.structs.replace(state, jobs=tuple(jobs))
 
 
 def _further_tasks(waiting: Sequence[SlurmJob]) -> list[tuple[SlurmJob, int]]:

@@ -47,7 +47,7 @@ class Ordered:
         self.view, self.policy = view, policy
         self.world = policy.ready_to_order(view.snapshot, guardrails, dict(view.weights), plan)
         self.order = np.array(plan.order, dtype=np.int64)
-        self.scores = np.fromiter((r.score for r in plan.reasons), float, len(self.order))
+        self.scores = plan.scores
         self.position = {view.jobs[j].job_id: place for place, j in enumerate(plan.order)}
         pending = view.snapshot.pending
         pools = self.world["requests"]["pool"][self.world["jobs"]["request"][pending]]

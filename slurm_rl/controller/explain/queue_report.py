@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -51,6 +51,15 @@ class QueueReport:
         """Itself, with what all askers share: else the first of them would wait for it."""
         _ = self._ids, self._ranks, self._starts, self._deferrals, self._texts, self._of_users
         return self
+
+    def with_forecast(
+        self, forecast: Mapping[int, StartForecast], deferrals: Mapping[str, float | None]
+    ) -> QueueReport:
+        """The same queue with other forecasts; what does not depend on them is not made again."""
+        told = replace(self, forecast=forecast, deferrals=deferrals)
+        shared = "_ids _ranks _deferrals _texts _of_users _records _alone _work _in_partitions".split()
+        vars(told).update({name: value for name, value in vars(self).items() if name in shared})
+        return told.prepared()
 
     @property
     def time(self) -> float:
@@ -138,8 +147,7 @@ class QueueReport:
     def find(self, job_id: int, task: int | None = None, offset: int | None = None) -> JobView | None:
         if offset is None and task is None:
             return self.job(job_id)
-        for position in range(len(self._ids)):
-            job = self._record(position)
+        for position, job in enumerate(self._records):
             if offset is not None:
                 found = job.het_job_id == job_id and job.het_offset == offset
             else:
@@ -153,15 +161,16 @@ class QueueReport:
         position = self._ids.get(job_id, len(self.plan.order))
         if position >= len(self.plan.order):
             return {}
-        mine, job = self.view.queue[self.plan.order[position]], self._record(position)
-        before = [j for j in self.plan.order[:position] if self.view.queue[j] == mine]
+        job = self._record(position)
+        order = np.array(self.plan.order, dtype=np.int64)
+        places = np.flatnonzero(self.view.queue[order[:position]] == self.view.queue[order[position]])
+        before = order[places].tolist()
         records = [self.view.jobs[j] for j in before]
         own = sum(r.user == job.user for r in records)
         account = sum(r.user != job.user and r.account == job.account and bool(job.account) for r in records)
         gpus = [r.gpu_count * max(r.array_task_count, 1) for r in records]
-        work = sum(g * float(self.view.estimate[j]) for g, j in zip(gpus, before, strict=True)) / 3600
-        there = set(before)
-        promoted = sum(self.plan.reasons[p].promoted for p in range(position) if self.plan.order[p] in there)
+        work = sum(g * e for g, e in zip(gpus, self.view.estimate[before].tolist(), strict=True)) / 3600
+        promoted = int(self.plan.promoted[places].sum())
         return {
             "jobs": len(before),
             "yours": own,
@@ -187,25 +196,28 @@ class QueueReport:
         return [job for job in self.view.state.jobs if job.job_id in self.view.left_alone]
 
     @cached_property
-    def _ranks(self) -> list[tuple[int, int]]:
+    def _ranks(self) -> Array:
         """Each ordered job's place among those it competes with, and how many these are."""
-        seen: Counter[int] = Counter()
-        queues = [int(self.view.queue[j]) for j in self.plan.order]
-        sizes, places = Counter(queues), []
-        for queue in queues:
-            places.append((seen[queue], sizes[queue]))
-            seen[queue] += 1
-        return places
+        _, queue = np.unique(self.view.queue[np.array(self.plan.order, dtype=np.int64)], return_inverse=True)
+        sizes = np.bincount(queue) if len(queue) else np.zeros(0, dtype=np.int64)
+        together = np.argsort(queue, kind="stable")
+        place = np.empty(len(queue), dtype=np.int64)
+        place[together] = np.arange(len(queue)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return np.stack([place, sizes[queue]], axis=1)
 
     @cached_property
     def _starts(self) -> Array:
         """Starts as forecast, or, where the simulation says nothing (yet), by the work that lies before each job."""
-        starts = _by_work(self.view, self.plan)
-        for position, j in enumerate(self.plan.order):
-            told = self.forecast.get(self.view.jobs[j].job_id)
-            if told is not None:
+        starts = self._work.copy()
+        for job_id, told in self.forecast.items():
+            position = self._ids.get(job_id, len(starts))
+            if position < len(starts):
                 starts[position] = np.maximum((told.median, told.low, told.high), self.view.now)
         return starts
+
+    @cached_property
+    def _work(self) -> Array:
+        return _by_work(self.view, self.plan)
 
     @cached_property
     def _deferrals(self) -> dict[int, PlannedDeferral]:
@@ -242,7 +254,7 @@ class QueueReport:
         if position >= len(self.plan.order):
             return JobView(**common, time_limit=job.time_limit or 0, why=view.left_alone[job.job_id])
         j, reason = self.plan.order[position], self.plan.reasons[position]
-        rank, of = self._ranks[position]
+        rank, of = map(int, self._ranks[position])
         estimate, spread = float(view.estimate[j]), float(view.spread[j])
         limit = int(view.snapshot.world["jobs"]["limit"][j])
         expected, low, high = (float(t) for t in self._starts[position])
@@ -293,8 +305,7 @@ def _by_work(view: LiveQueue, plan: Plan) -> Array:
         work = (runs[:, order[mine]] * volume[order[mine]]).T
         before = np.cumsum(work, axis=0) - work
         found[mine] += (busy + before) / max(float(pools["volume"][pool]), 1e-9)
-    starting = {s.job for s in plan.starts}
-    found[[p for p, j in enumerate(plan.order) if j in starting]] = now
+    found[np.isin(order, [s.job for s in plan.starts])] = now
     found[:, 1] = np.minimum(found[:, 0], found[:, 1])
     found[:, 2] = np.maximum(found[:, 0], found[:, 2])
     return found

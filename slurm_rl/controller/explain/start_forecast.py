@@ -130,7 +130,7 @@ class Foresight:
         now = queue.state.taken
         waiting = [queue.jobs[j] for j in plan.order[:TOP]]
         ids = {job.job_id for job in waiting}
-        if time.monotonic() < self._rested and ids & self.told.keys():
+        if time.monotonic() < self._rested and (not self.told or ids & self.told.keys()):
             self.told = {j: f for j, f in self.told.items() if j in ids}
             return self.told
         held = self.skill.held

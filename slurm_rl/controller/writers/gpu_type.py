@@ -105,6 +105,8 @@ class GpuTypeWriter:
         A job that runs, or ended a moment ago, waits again with our expression if it is requeued.
         """
         steered, now = self.journal.steered(), turn.clock()
+        if not steered:
+            return
         jobs = turn.said.jobs
         absent = steered.keys() - rows_of(jobs, steered)
         old = self.journal.steered_before(now - IN_FLIGHT)
@@ -122,6 +124,8 @@ class GpuTypeWriter:
             turn.log.error("placement", error=problem)
             return []
         steered = self.journal.steered()
+        if not (steered or self.active or self._resting):
+            return []
         pending = [j for j in turn.queue.state.jobs if j.pending]
         waiting = dict(zip(keys_of(pending, steered), pending, strict=True))
         planned = self._planned(turn.queue, turn.plan, steered) if self.active else {}

@@ -59,7 +59,14 @@ class SiteFactorWriter:
 
     def drifted(self, queue: LiveQueue) -> int:
         """How many factors are no longer as written: an operator, a restart or backfill changed them."""
-        seen = {key_of(j): int(queue.site[i]) for i, j in enumerate(queue.jobs) if j.pending}
+        if not self._written:
+            return 0
+        ids = {key[0] for key in self._written}
+        seen = {
+            key_of(j): site
+            for j, site in zip(queue.jobs, queue.site.tolist(), strict=True)
+            if j.job_id in ids and j.pending
+        }
         self._written = {key: value for key, value in self._written.items() if key in seen}
         wrong = [key for key, value in self._written.items() if seen[key] != value]
         for key in wrong:

@@ -118,8 +118,9 @@ class StartTimeWriter:
 
     def imagine(self, turn: Turn, most: int) -> int:
         """Records what would have been written, each start time once; how many. Slurm is told nothing."""
-        waiting = set(keys_of((j for j in turn.queue.jobs if j.pending), self._imagined))
-        self._imagined = {key: row for key, row in self._imagined.items() if key in waiting}
+        if self._imagined:
+            waiting = set(keys_of((j for j in turn.queue.jobs if j.pending), self._imagined))
+            self._imagined = {key: row for key, row in self._imagined.items() if key in waiting}
         puts = self._wanted(turn, self._imagined)
         self._imagined |= {p.key: p.row for p in puts}
         made = [(p.key, p.row) for p in puts if not p.row.lifted]
@@ -133,6 +134,8 @@ class StartTimeWriter:
 
     def _wanted(self, turn: Turn, rows: dict[Key, Deferred]) -> list[StartTimeWrite]:
         view, plan, now = turn.queue, turn.plan, turn.queue.now
+        if not rows and not plan.deferrals:
+            return []
         pending = [j for j in view.jobs if j.pending]
         waiting = dict(zip(keys_of(pending, rows), pending, strict=True))
         deferrals = dict(zip(keys_of((view.jobs[d.job] for d in plan.deferrals), rows), plan.deferrals, strict=True))

@@ -58,7 +58,7 @@ def test_a_partition_has_its_own_queue(view: QueueView) -> None:
 
 def test_counts_name_no_job() -> None:
     state = FakeSlurm(a_job(1, waited=60), a_job(2, waited=120), a_running_job(901, "n1")).snapshot()
-    told = board.overview(state, {"batch": {"jobs": 3, "median": 5.0, "p95": 9.0}})
+    told = board.overview(board.counts(state), {"batch": {"jobs": 3, "median": 5.0, "p95": 9.0}})
     assert (told["pending"], told["running"]) == (2, 1)
     (partition,) = told["partitions"]
     assert partition["now"] == {"median": 90.0, "p95": 117.0}

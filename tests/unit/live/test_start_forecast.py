@@ -12,6 +12,7 @@ import pytest
 
 from slurm_rl.cli import main
 from slurm_rl.cli.when import text
+from slurm_rl.controller.explain import held_back
 from slurm_rl.controller.explain.live_scene import LiveScene, RecentJobs
 from slurm_rl.controller.explain.start_forecast import HORIZON, foretell
 from slurm_rl.controller.limit_advice import RunsOfUsers, duration
@@ -161,6 +162,48 @@ def test_how_long_each_cause_held_a_job_back(controller: MakeController) -> None
     c.tick()
     assert c.forecasts.held_back(1) == ("ann", {"Resources": 80.0, "Priority": 60.0})
     assert c.held_back.of(1, submit) == {}
+
+
+def test_a_long_queue_keeps_its_causes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More jobs wait than are followed: those that are keep what is known, and leave when they leave."""
+    monkeypatch.setattr(held_back, "_MOST", 3)
+    store = ForecastStore(None)
+    causes = held_back.HeldBack(store)
+    slurm = FakeSlurm(*(a_job(i, waited=1000, reason="Priority") for i in range(1, 6)))
+    submit = int(NOW) - 1000
+    for later in (0, 10, 20):
+        slurm.now = NOW + later
+        causes.see(slurm.snapshot())
+    assert [causes.of(i, submit) for i in range(1, 6)] == [{"Priority": 20.0}] * 3 + [{}] * 2
+    del slurm.jobs[2]
+    slurm.now = NOW + 30
+    causes.see(slurm.snapshot())
+    assert store.held_back(2) == ("ann", {"Priority": 20.0})
+    assert causes.of(1, submit) == {"Priority": 30.0}
+    assert causes.of(4, submit) == {}  # it finds room at the next look
+    slurm.now = NOW + 40
+    causes.see(slurm.snapshot())
+    assert causes.of(4, submit) == {"Priority": 10.0}
+    store.close()
+
+
+def test_causes_of_a_long_queue_are_saved_a_part_at_a_time() -> None:
+    store = ForecastStore(None)
+    causes = held_back.HeldBack(store)
+    slurm = FakeSlurm(*(a_job(i, waited=1000, reason="Priority") for i in range(1, 31)))
+    saved = []
+    for tick in range(32):
+        slurm.now = NOW + 10 * tick
+        causes.see(slurm.snapshot())
+        saved.append(sum(store.held_back(i) is not None for i in range(1, 31)))
+    assert saved[5] < 10
+    assert saved[-1] == 30
+    # Another service on the same records goes on with them.
+    again = held_back.HeldBack(store)
+    again.see(slurm.snapshot())
+    assert all(v >= 10 for i in range(1, 31) for v in again.of(i, int(NOW) - 1000).values())
+    assert again.of(30, int(NOW) - 1000)
+    store.close()
 
 
 @pytest.fixture

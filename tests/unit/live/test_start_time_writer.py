@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from slurm_rl.config import Config, load
-from slurm_rl.controller.slurm_snapshot import own_priority
+from slurm_rl.controller.job_rows import own_priority
 from slurm_rl.controller.tick import Controller
 from slurm_rl.controller.undo import undo
 from slurm_rl.controller.writers.protocol import key_of

@@ -14,14 +14,16 @@ import numpy as np
 import pytest
 
 from slurm_rl.controller.assign import _inversions
+from slurm_rl.controller.budget import ReadBudget
+from slurm_rl.controller.job_rows import own_priority
 from slurm_rl.controller.lane import LaneBook
 from slurm_rl.controller.live_policy import LivePolicy, load_policy
-from slurm_rl.controller.slurm_snapshot import own_priority
 from slurm_rl.controller.undo import undo
 from slurm_rl.domain.snapshot import Snapshot
 from slurm_rl.errors import SlurmError
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.obs.journal import Journal, JournalError, LostLease
+from slurm_rl.obs.metrics import Metrics
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.slurm.model import Health, JobUpdate, PriorityFactors, SlurmPartition
 
@@ -33,6 +35,22 @@ def a_queue(count: int = 6) -> FakeSlurm:
     """Jobs 1 … count behind two that hold every GPU, the later the shorter."""
     jobs = [a_job(i, limit=1000 * (count + 1 - i)) for i in range(1, count + 1)]
     return FakeSlurm(*jobs, a_running_job(901, "n1"), a_running_job(902, "n2"))
+
+
+def test_a_tick_that_read_too_much_spaces_ticks_out() -> None:
+    class Wordy:
+        def load(self) -> tuple[int, int]:
+            return 9, 500_000_000
+
+    metrics = Metrics()
+    reading = ReadBudget(metrics)
+    reading.count(Wordy(), 250.0)
+    assert reading.stretch == 2.0
+    assert b"slurmrl_tick_slurm_calls 9.0" in metrics.text()
+    reading.count(Wordy(), 1000.0)
+    assert reading.stretch == 1.0
+    reading.count(object(), 0.001)  # a client that does not count
+    assert reading.stretch == 1.0
 
 
 def test_a_tick_brings_the_queue_into_the_policys_order(controller: MakeController) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm_rl.errors import EnvironmentMissing, InputError, SlurmError
-from slurm_rl.slurm import history
+from slurm_rl.slurm import history, text
 from slurm_rl.slurm.cli import CliClient
 from slurm_rl.slurm.command import Commands, failed, separator
 from slurm_rl.slurm.connect import connect
@@ -53,6 +53,39 @@ def test_a_snapshot_holds_everything(site: Fake) -> None:
     assert next(j for j in state.jobs if j.name == "waiting").site_factor == -25
     assert ("root", "root") in state.fairshare
     assert abs(state.taken - time.time()) < 30
+
+
+def test_rare_parts_of_requests_are_asked_of_new_jobs_alone(site: Fake) -> None:
+    client, asked = CliClient(), []
+    read = client._read_asks
+
+    def noted(*jobs: str) -> dict[int, text.Asks]:
+        asked.append(jobs)
+        return read(*jobs)
+
+    client._read_asks = noted  # type: ignore[method-assign]
+    first = client.snapshot()
+    assert asked == [()]
+    again = client.snapshot()
+    assert asked == [()]  # nobody has come
+    assert all(a is b for a, b in zip(first.jobs, again.jobs, strict=True))
+    client._seen.asked -= {"23", "26"}
+    client.snapshot()
+    assert asked == [(), ("23", "26")]
+    client._seen.asked_at -= 61
+    client.snapshot()
+    assert asked[2:] == [()]
+
+
+def test_what_slurm_is_asked_is_counted(site: Fake) -> None:
+    client = CliClient()
+    client.snapshot()
+    calls, said = client.load()
+    assert calls == 8  # config, partitions, nodes, squeue three times, sprio, sshare
+    assert said > 10_000
+    client.snapshot()
+    assert client.load()[0] == 6  # nobody has come: two fewer
+    assert client.load() == (0, 0)
 
 
 def test_an_unknown_release_is_read_as_json_and_never_written(site: Fake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,99 @@
+"""A second look at a queue reads only what is printed anew, and never sees anything that a first look would not."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+from recordings import MARK, Recording
+
+from slurm_rl.slurm import text
+from slurm_rl.slurm.model import PriorityFactors, SlurmJob, SlurmNode
+
+RELEASES = ("22.05", "24.11", "26.05")
+
+
+def first_look(recording: Recording, squeue: str, sprio: str, **more: object) -> list[SlurmJob]:
+    return text.jobs(squeue, MARK, text.factors(sprio, MARK), recording.traits, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_what_is_printed_as_before_is_the_object_that_it_was(release: str) -> None:
+    recording = Recording(release)
+    known: dict[str, SlurmJob] = {}
+    terms: dict[str, tuple[int, PriorityFactors]] = {}
+    squeue, sprio = recording("squeue.txt"), recording("sprio.txt")
+    looks = []
+    for mark in (MARK, "\x1f0a1b2c3dx"):  # each look draws another separator
+        factors = text.factors(sprio.replace(MARK, mark), mark, terms)
+        looks.append(text.jobs(squeue.replace(MARK, mark), mark, factors, recording.traits, known=known))
+    assert looks[0]
+    assert looks[0] == first_look(recording, squeue, sprio)
+    assert all(a is b for a, b in zip(*looks, strict=True))
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_second_look_equals_a_first_one_after_any_change(release: str) -> None:
+    recording, rng = Recording(release), random.Random(7)
+    squeue, sprio = recording("squeue.txt"), recording("sprio.txt")
+    waiting = {} if recording.traits.array_unique else text.arrays(recording("arrays.txt"), MARK)
+    known: dict[str, SlurmJob] = {}
+    terms: dict[str, tuple[int, PriorityFactors]] = {}
+    width = len(text.job_fields(recording.traits))
+    for _ in range(40):
+        lines = squeue.split(f"{MARK}\n")[:-1]
+        for line in rng.sample(range(len(lines)), 3):
+            values = lines[line].split(MARK)
+            assert len(values) == width
+            field = rng.choice(("Name", "Comment", "Reason", "StartTime", "PriorityLong", "Account"))
+            values[text.job_fields(recording.traits).index(field)] = str(rng.randrange(1, 9))
+            lines[line] = MARK.join(values)
+        rng.shuffle(lines)
+        now = "".join(f"{line}{MARK}\n" for line in lines[rng.randrange(3) :])
+        prios = sprio.split("\n")
+        some = "\n".join(prios[rng.randrange(2) :])
+        asks = {rng.randrange(1, 40): text.Asks(excluded=("n1",)) for _ in range(3)}
+        cron = frozenset(rng.sample(range(1, 40), 2))
+        factors = text.factors(some, MARK, terms)
+        more: dict[str, object] = {"waiting": waiting, "asks": asks, "cron": cron}
+        again = text.jobs(now, MARK, factors, recording.traits, known=known, **more)  # type: ignore[arg-type]
+        assert again == first_look(recording, now, some, **more)
+
+
+def test_a_name_with_line_breaks_and_separators_is_read_each_time() -> None:
+    recording = Recording("22.05")
+    whole = recording("squeue.txt")
+    first = whole.split(f"{MARK}\n")[0]
+    forged = whole.replace(first, first.replace("cpuonly", "\n7\x00|\x1f"))
+    known: dict[str, SlurmJob] = {}
+    for _ in range(2):
+        (job,) = (j for j in text.jobs(forged, MARK, {}, recording.traits, known=known) if j.job_id == 23)
+        assert job.name == "\n7\ufffd|\x1f"
+        assert job.user == "root"
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_nodes_are_read_again_for_what_matters_alone(release: str) -> None:
+    said = Recording(release)("nodes.txt")
+    known: dict[str, SlurmNode] = {}
+    first = text.nodes(said, known)
+    assert first == text.nodes(said)
+    busier = said.replace("CPULoad=", "CPULoad=9").replace("FreeMem=", "FreeMem=1")
+    assert busier != said
+    assert all(a is b for a, b in zip(first, text.nodes(busier, known), strict=True))
+    drained = said.replace("State=", "State=DRAIN+", 1)
+    changed = text.nodes(drained, known)
+    assert changed == text.nodes(drained)
+    assert [a is b for a, b in zip(first, changed, strict=True)].count(False) == 1
+
+
+def test_other_priorities_change_nothing_but_the_factors() -> None:
+    recording = Recording("22.05")
+    known: dict[str, SlurmJob] = {}
+    squeue, sprio = recording("squeue.txt"), recording("sprio.txt")
+    before = text.jobs(squeue, MARK, text.factors(sprio, MARK), recording.traits, known=known)
+    factors = {i: msgspec.structs.replace(f, age=f.age + 1) for i, f in text.factors(sprio, MARK).items()}
+    after = text.jobs(squeue, MARK, factors, recording.traits, known=known)
+    assert [j.factors for j in after] == [factors.get(j.job_id) for j in before]
+    assert after == text.jobs(squeue, MARK, factors, recording.traits)
