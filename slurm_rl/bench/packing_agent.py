@@ -178,7 +178,8 @@ def train(make: Callable[[int], Filling], recipe: Recipe, seed: int) -> tuple[Ne
         for group in optimiser.param_groups:
             group["lr"] = recipe.rate * (1.0 - turn / rounds)
         _update(net, optimiser, recipe, [node, pod, count, action, chance, gain, gain + value], seed * 7919 + turn)
-        curve.append(((turn + 1) * recipe.length * recipe.together, float(np.mean(ended[-64:])) if ended else 0.0))
+        if ended:  # a cluster that is not full yet says nothing
+            curve.append(((turn + 1) * recipe.length * recipe.together, float(np.mean(ended[-64:]))))
     return net, curve
 
 

@@ -104,6 +104,11 @@ def test_a_trained_agent_gives_out_more_than_fgd() -> None:
     assert len(curve) == 2
 
 
+def test_a_curve_begins_when_a_cluster_is_full() -> None:
+    _, curve = train(lambda seed: pods.generated(seed, 64), Recipe(steps=1, together=1, length=8), 0)
+    assert not curve
+
+
 def test_what_has_no_room_is_never_an_action() -> None:
     view = View(a_filling((17, 1, 1), (2, 1, 1)))
     node, pod = np.zeros((CANDIDATES, 8), dtype=np.float32), np.zeros(11, dtype=np.float32)
