@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from slurm_rl.domain.gres import MPS
 from slurm_rl.errors import SlurmRlError
 from slurm_rl.kernel.arrays import GPU, GPU_MILLI, NOW, PARTS, SHARING, TYPE
 from slurm_rl.kernel.fitting import need_of
@@ -90,6 +91,7 @@ def _free(simulation: Simulation) -> Iterator[str]:
     up = 1 - nodes["down"]
     devices = world["devices"][nodes["klass"]][:, :slots]
     types, parts = devices[:, :, TYPE], devices[:, :, PARTS]
+    whole = parts + (devices[:, :, SHARING] == MPS)  # see `_need` in place/on_devices.py
     has = np.column_stack([*(nodes[f] for f in ("cpu", "mem", "gpu")), world["others"][nodes["klass"]]])
     left = (has * up[:, None]).astype(np.int64)
     taken = np.where(types >= 0, parts * nodes["down"][:, None], GPU_MILLI)
@@ -109,12 +111,15 @@ def _free(simulation: Simulation) -> Iterator[str]:
                 left[n] -= asked
                 for k in range(slots):
                     if gpus >> k & 1:
-                        taken[n, k] += need_of(request, int(parts[n, k])) if request["share"] else int(parts[n, k])
+                        taken[n, k] += need_of(request, int(parts[n, k])) if request["share"] else int(whole[n, k])
                         yield from _wrong_gpu(request, n, k, devices[n, k])
     if slots:
         left[:, GPU] = (taken == 0).sum(axis=1)
-        for n, k in np.argwhere((types >= 0) & (taken > parts)).tolist():
+        for n, k in np.argwhere((types >= 0) & (taken > whole)).tolist():
             yield f"GPU {k} of node {n} is given out twice"
+        serving = ((devices[:, :, SHARING] == MPS) & (taken > 0) & (taken <= parts)).sum(axis=1)
+        for n in np.flatnonzero((serving > 1) & (nodes["down"] == 0)).tolist():
+            yield f"{serving[n]} GPUs of node {n} serve MPS at a time"
         for n, k in np.argwhere(taken != used[NOW]).tolist():
             yield f"GPU {k} of node {n} has {used[NOW, n, k]} parts in use, jobs hold {taken[n, k]}"
     for n, c in np.argwhere(left < 0).tolist():

@@ -76,7 +76,7 @@ def _meet_again(w: Record, pool: int, a: int, b: int, target: int, count: int) -
         for c in range(3):
             least = min(free[a, n, c], free[b, n, c])
             if c == GPU and used.shape[2] > 0:
-                least = meet_slots(used, a, b, target, n)
+                least = meet_slots(w, a, b, target, n)
             total[target, pool, c] += least - free[target, n, c]
             free[target, n, c] = least
         for c in range(OTHER, free.shape[2]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_rl.kernel import tables as t
-from slurm_rl.kernel.arrays import CPU, GPU, MEM, NOW, OTHER, Array, Record
+from slurm_rl.kernel.arrays import CPU, GPU, MEM, NOW, OTHER, PARTS, Record
 from slurm_rl.kernel.jit import inlined, inner
 from slurm_rl.place.capacity import fits_totals
 from slurm_rl.place.catalogue import ROUND_ROBIN
@@ -97,7 +97,7 @@ def meet(w: Record, pool: int, a: int, b: int, target: int) -> None:
         y = min(free[a, n, MEM], free[b, n, MEM])
         z = min(free[a, n, GPU], free[b, n, GPU])
         if slots > 0:
-            z = meet_slots(used, a, b, target, n)
+            z = meet_slots(w, a, b, target, n)
             for c in range(OTHER, free.shape[2]):
                 free[target, n, c] = min(free[a, n, c], free[b, n, c])
         free[target, n, CPU] = x
@@ -112,11 +112,15 @@ def meet(w: Record, pool: int, a: int, b: int, target: int) -> None:
 
 
 @inlined
-def meet_slots(used: Array, a: int, b: int, target: int, n: int) -> int:
+def meet_slots(w: Record, a: int, b: int, target: int, n: int) -> int:
     """Likewise of a node's GPUs that are told apart; how many of them are whole."""
+    used = t.used(w)
     whole = 0
     for k in range(used.shape[2]):
         most = max(used[a, n, k], used[b, n, k])
+        if used[a, n, k] != used[b, n, k] and min(used[a, n, k], used[b, n, k]) > 0:
+            # Given out whole in one view, serving MPS in the other (P7): it serves, and has nothing left.
+            most = min(most, t.devices(w)[t.nodes(w).klass[n], k, PARTS])
         used[target, n, k] = most
         whole += most == 0
     return whole

@@ -10,12 +10,12 @@ import numpy as np
 
 from slurm_rl.domain.cluster import Gres
 from slurm_rl.domain.constraint import names_in, parse_constraint
-from slurm_rl.domain.gres import SHARINGS, parse_request
+from slurm_rl.domain.gres import MPS, SHARINGS, parse_request
 from slurm_rl.errors import InputError
 from slurm_rl.kernel.arrays import OTHER, PARTS, SHARING, TYPE, Array
 from slurm_rl.kernel.build import Workload
 from slurm_rl.kernel.tables import World
-from slurm_rl.slurm.gres import WHOLE, plain
+from slurm_rl.slurm.gres import SHARED, WHOLE, plain
 from slurm_rl.slurm.model import SlurmJob, SlurmNode
 
 
@@ -106,6 +106,8 @@ class _Used:
 
     def __init__(self, node: SlurmNode, devices: Array, type_names: Sequence[str]) -> None:
         self.devices = devices
+        # What a GPU counts that is given out whole: see `_need` in place/on_devices.py.
+        self.everything = devices[:, PARTS] + (devices[:, SHARING] == MPS)
         self.names = [type_names[t].lower() if t >= 0 else "" for t in devices[:, TYPE].tolist()]
         self.parts = np.zeros(len(devices), dtype=np.int64)  # in use, as far as owners are known
         self.whole = Counter({kind.lower(): count for kind, count in node.gpus_allocated.items()})
@@ -118,7 +120,7 @@ class _Used:
             for k, amount in zip(mine.tolist(), listed, strict=False):
                 self.taken[k] = amount == WHOLE
                 self.shared[k] = max(amount, 0) if node.shared_known else 0
-                self.open[k] = not node.shared_known
+                self.open[k] = amount == SHARED
 
     def _free_whole(self, k: int) -> bool:
         return bool(self.devices[k, TYPE] >= 0 and self.parts[k] == 0 and self.shared[k] == 0 and not self.open[k])
@@ -127,7 +129,7 @@ class _Used:
         """GPUs that a job holds here, as bits."""
         if request["exclusive"]:
             mask = sum(1 << k for k in range(len(self.names)) if self.devices[k, TYPE] >= 0)
-            self.parts = np.where(self.devices[:, TYPE] >= 0, self.devices[:, PARTS], 0)
+            self.parts = np.where(self.devices[:, TYPE] >= 0, self.everything, 0)
             self.whole.clear()
             return mask
         if request["share"] > 0:
@@ -140,7 +142,7 @@ class _Used:
         for k in order:
             name = self.names[k]
             if left and self._free_whole(k) and self.whole[name] > 0 and (not wanted or wanted[name] > 0):
-                self.parts[k] = self.devices[k, PARTS]
+                self.parts[k] = self.everything[k]
                 self.whole[name] -= 1
                 if asked is not None:
                     wanted[name] -= bool(wanted)
@@ -164,7 +166,7 @@ class _Used:
         """Parts in use of each GPU, those without a known owner included."""
         for k in sorted(range(len(self.names)), key=lambda k: (not self.taken[k], k)):
             if self._free_whole(k) and self.whole[self.names[k]] > 0:
-                self.parts[k] = self.devices[k, PARTS]
+                self.parts[k] = self.everything[k]
                 self.whole[self.names[k]] -= 1
         self.parts = np.maximum(self.parts, self.shared)
         # Shared by somebody whom we do not see: nobody else is planned onto it.

@@ -12,6 +12,7 @@ from slurm_rl.errors import InputError
 GPU = "gpu"
 WHOLE = 1000  # parts of a GPU that is not cut into shards: fractions in traces are thousandths
 SHARINGS = ("", "shard", "mps")  # how a GPU may be shared, by number; "" are the fractions of traces
+MPS = SHARINGS.index("mps")  # of a node's GPUs, one at a time serves it
 MOST_DEVICES = 64  # on one node
 MOST_PARTS = 1000  # of one GPU
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from slurm_rl.domain.gres import MPS
 from slurm_rl.kernel import tables as t
 from slurm_rl.kernel.arrays import CPU, GPU, GPU_MILLI, MEM, NAME, OTHER, PARTS, SHARING, TYPE, Record
 from slurm_rl.kernel.jit import inlined, inner
@@ -28,10 +29,28 @@ def _need(w: Record, s: int, c: int, k: int) -> int:
     """Parts of a device that a unit takes: shards as they are, a fraction rounded up to the device's parts."""
     requests, parts = t.requests(w), t.devices(w)[c, k, PARTS]
     if requests.share[s] == 0:
-        return parts
+        # One more than its parts: a GPU given out whole is not taken for one that serves MPS.
+        return parts + (t.devices(w)[c, k, SHARING] == MPS)
     if requests.shards[s] > 0:
         return requests.shards[s]
     return -(-requests.share[s] * parts // GPU_MILLI)
+
+
+@inlined
+def _serving_mps(w: Record, view: int, n: int, c: int) -> int:
+    """P7: the GPU of a node that serves MPS; -1: none does, -2: more than one, in views that were put together."""
+    used, devices = t.used(w), t.devices(w)
+    found = -1
+    for k in range(used.shape[2]):
+        if devices[c, k, SHARING] == MPS and 0 < used[view, n, k] <= devices[c, k, PARTS]:
+            found = k if found == -1 else -2
+    return found
+
+
+@inlined
+def _in_turn(w: Record, c: int, k: int, serving: int) -> bool:
+    """Whether a GPU may be shared now: of those with MPS only the one that serves it, if one does."""
+    return serving == -1 or serving == k or t.devices(w)[c, k, SHARING] != MPS
 
 
 @inner
@@ -54,8 +73,9 @@ def room_on_devices(w: Record, s: int, view: int, n: int, wanted: int, accept: i
                 room = min(room, free[view, n, OTHER + g] // demand[s, types + g])
     if requests.share[s] > 0:
         units = 0
+        serving = _serving_mps(w, view, n, c)
         for k in range(used.shape[2]):
-            if _serves(w, s, c, k, accept):
+            if _serves(w, s, c, k, accept) and _in_turn(w, c, k, serving):
                 units += max(devices[c, k, PARTS] - used[view, n, k], 0) // _need(w, s, c, k)
         return min(room, units)
     if requests.exact[s]:
@@ -121,10 +141,11 @@ def pick_devices(w: Record, s: int, view: int, count: int) -> int:
         accept = spot.gpus[i] if spot.gpus[i] != 0 else requests.accept[s]
         for k in range(slots):
             added[k] = 0
+        serving = _serving_mps(w, view, n, c)
         for _ in range(spot.units[i]):
             best, best_used = -1, -1
             for k in range(slots):
-                if not _serves(w, s, c, k, accept):
+                if not _serves(w, s, c, k, accept) or not _in_turn(w, c, k, serving):
                     continue
                 need = _need(w, s, c, k)
                 # Parts differ from GPU to GPU: the fullest is compared in thousandths.

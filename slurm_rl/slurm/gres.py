@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from slurm_rl.domain.gres import SHARINGS, parse_request, spell
+from slurm_rl.domain.gres import MOST_DEVICES, SHARINGS, parse_request, spell
 from slurm_rl.errors import InputError
 
 _ABSENT = ("", "(null)", "N/A", "None", "none")
@@ -21,6 +21,7 @@ _PARTS = re.compile(r"(\d+|-)/(\d+)")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 PLENTY = (1 << 31) - 1  # of a GRES that is not used up, or that is counted in bytes
 WHOLE = -1  # a GPU that is given out whole, in a list of parts
+SHARED = -2  # a GPU of which an unknown part is in use
 
 
 @lru_cache(maxsize=4096)
@@ -52,14 +53,26 @@ def node_counts(text: str) -> dict[str, int]:
 def shared_parts(used: str) -> dict[str, tuple[int, ...]]:
     """Of a node's GresUsed: parts in use of each shared GPU, by the way of sharing; WHOLE where it is given out whole.
 
-    22.05 prints no parts but the indices of the GPUs: then the list has a 0 for each of them, their use is unknown.
+    22.05 prints no parts but the indices of the GPUs that are shared: these are SHARED in the list, others 0.
     """
     found: dict[str, tuple[int, ...]] = {}
-    for name, _, count, more in _items(used):
+    for name, _, _, more in _items(used):
         if name in SHARINGS[1:] and more:
             parts = tuple(WHOLE if a == "-" else int(a) for a, _ in _PARTS.findall(more))
-            found[name] = parts or (0,) * (count if "IDX" in more and "N/A" not in more else 0)
+            found[name] = parts or _indices(more)
     return found
+
+
+def _indices(more: str) -> tuple[int, ...]:
+    """`IDX:0,2-3` as a list: SHARED at these places."""
+    listed = more.partition("IDX:")[2]
+    numbers = {
+        n
+        for first, last in re.findall(r"(\d+)(?:-(\d+))?", listed)
+        for n in range(int(first), int(last or first) + 1)
+        if n < MOST_DEVICES
+    }
+    return tuple(SHARED if n in numbers else 0 for n in range(max(numbers, default=-1) + 1))
 
 
 def reports_parts(used: str) -> bool:

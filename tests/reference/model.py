@@ -268,6 +268,7 @@ class View:
     gpus: list[int]  # free ones
     others: list[dict[str, int]]
     used: list[list[int]] | None = None  # of each GPU, if they are told apart
+    mps: list[list[int]] = field(default_factory=list)  # of each GPU: jobs that it serves by MPS
 
     @classmethod
     def empty(cls, nodes: list[Node], told_apart: bool) -> View:
@@ -280,11 +281,20 @@ class View:
             [n.gpus for n in nodes],
             [dict(n.others) for n in nodes],
             used,
+            [[0] * n.gpus for n in nodes],
         )
 
     def copy(self) -> View:
         used = None if self.used is None else [list(u) for u in self.used]
-        return View(self.nodes, list(self.cpu), list(self.mem), list(self.gpus), [dict(o) for o in self.others], used)
+        mps = [list(m) for m in self.mps]
+        others = [dict(o) for o in self.others]
+        return View(self.nodes, list(self.cpu), list(self.mem), list(self.gpus), others, used, mps)
+
+    def may_share(self, ask: Ask, n: int, g: int) -> bool:
+        """P7: whether a GPU will do, and, if it has MPS, no other one of its node serves it."""
+        serving = [k for k, jobs in enumerate(self.mps[n]) if jobs]
+        card = self.nodes[n].cards[g]
+        return ask.likes(card) and (card.sharing != "mps" or not serving or serving == [g])
 
     def room(self, ask: Ask, n: int, wanted: int) -> int:
         """How many units a node can take, at most `wanted`."""
@@ -308,7 +318,8 @@ class View:
             return min(room, self.gpus[n] // ask.gpu) if ask.gpu else room
         idle = [card for g, card in cards if self.used[n][g] == 0]
         if ask.share:
-            rooms = [(card.parts - self.used[n][g]) // ask.parts(card) for g, card in cards if ask.likes(card)]
+            mine = [(card, self.used[n][g]) for g, card in cards if self.may_share(ask, n, g)]
+            rooms = [(card.parts - used) // ask.parts(card) for card, used in mine]
             return min(room, sum(rooms))
         if ask.exact:
             return min([room, *(sum(c.type.upper() == t.upper() for c in idle) // k for t, k in ask.exact)])
@@ -320,7 +331,8 @@ class View:
             return ()
         used, cards = self.used[n], self.nodes[n].cards
         if ask.share:
-            fits = [g for g, card in enumerate(cards) if ask.likes(card) and used[g] + ask.parts(card) <= card.parts]
+            mine = [(g, card) for g, card in enumerate(cards) if self.may_share(ask, n, g)]
+            fits = [g for g, card in mine if used[g] + ask.parts(card) <= card.parts]
             return (max(fits, key=lambda g: (used[g] * WHOLE // cards[g].parts, -g)),)
         if ask.exclusive:
             return tuple(range(len(cards)))
@@ -344,6 +356,7 @@ class View:
             else:
                 for g in gpus:
                     self.used[n][g] += sign * ask.parts(node.cards[g])
+                    self.mps[n][g] += sign * (ask.share > 0 and node.cards[g].sharing == "mps")
                 self.gpus[n] = self.used[n].count(0)
 
     def give(self, ask: Ask, placement: Placement) -> None:
@@ -357,10 +370,12 @@ class View:
         others = [{k: min(a[k], b[k]) for k in a} for a, b in zip(self.others, other.others, strict=True)]
         if self.used is None or other.used is None:
             gpus = [min(a, b) for a, b in zip(self.gpus, other.gpus, strict=True)]
-            return View(self.nodes, cpu, mem, gpus, others)
+            return View(self.nodes, cpu, mem, gpus, others, None, self.mps)
         pairs = zip(self.used, other.used, strict=True)
         used = [[max(a, b) for a, b in zip(one, two, strict=True)] for one, two in pairs]
-        return View(self.nodes, cpu, mem, [u.count(0) for u in used], others, used)
+        serving = zip(self.mps, other.mps, strict=True)
+        mps = [[max(a, b) for a, b in zip(one, two, strict=True)] for one, two in serving]
+        return View(self.nodes, cpu, mem, [u.count(0) for u in used], others, used, mps)
 
 
 Placement = tuple[tuple[int, int, tuple[int, ...]], ...]  # node, units, GPUs if they are told apart

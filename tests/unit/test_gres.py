@@ -136,6 +136,15 @@ def starts(cluster: Cluster, *asks: str, placement: str = "best-fit", **more: ob
     return [ran[j.id].start for j in jobs]
 
 
+def test_one_gpu_of_a_node_serves_mps_at_a_time() -> None:
+    served = Cluster("served", (NodeClass(1, cpus=16, gres=(("gpu:P", 2), ("mps", 200))),))
+    # Half and half on the first GPU; the third waits though the second GPU is idle, which goes out whole meanwhile.
+    assert starts(served, "mps:50", "mps:50", "mps:50", "gpu:1") == [0, 1, 100, 3]
+    # A GPU given out whole serves no MPS, and keeps no other from it; one that is all MPS does.
+    assert starts(served, "gpu:1", "mps:100", "mps:1") == [0, 1, 101]
+    assert starts(served, "mps:100", "mps:1", "gpu:1") == [0, 100, 2]
+
+
 def test_a_typed_request_waits_for_its_type() -> None:
     assert starts(mixed(), "gpu:B:1", "gpu:B:1", "gpu:A:2") == [0, 100, 2]
 

@@ -10,6 +10,7 @@ from slurm_rl.controller.live_policy import load_policy
 from slurm_rl.controller.slurm_snapshot import LiveQueue, observe
 from slurm_rl.decide import decide
 from slurm_rl.kernel.arrays import NOW as VIEW_NOW
+from slurm_rl.slurm.gres import SHARED as IN_PART
 from slurm_rl.slurm.model import SlurmJob, SlurmNode, SlurmPartition
 
 from .fake_slurm import FakeSlurm, a_job, a_running_job
@@ -80,7 +81,7 @@ def test_what_runs_holds_the_gpus_that_slurm_says() -> None:
 def test_shards_in_use_leave_no_whole_gpu(known: bool) -> None:
     running = msgspec.structs.replace(a_running_job(9, gpus=0), gpus={}, gres="shard:3", cpus=1)
     used = {"shard:v100": 3 if known else 1}
-    node = a_node("n1", SHARED, used, shared={"shard": (3, 0) if known else (0,)}, shared_known=known)
+    node = a_node("n1", SHARED, used, shared={"shard": (3, 0) if known else (IN_PART,)}, shared_known=known)
     jobs = [
         a_job(1, gpus=0, gres="shard:2", waited=90),
         a_job(2, gpus=0, gres="shard:1", waited=80),
@@ -89,6 +90,22 @@ def test_shards_in_use_leave_no_whole_gpu(known: bool) -> None:
     # One shard is left on the first GPU; the second is cut up for the first job, so that none is left whole.
     assert planned(seen([running, *jobs], node)) == {1: ["n1"], 2: ["n1"]}
     assert planned(seen([running, jobs[2]], node)) == {3: ["n1"]}
+
+
+@pytest.mark.parametrize("shared", [(50, 0), (IN_PART,), (0, IN_PART)], ids=["24.11", "22.05", "22.05, the second"])
+def test_of_two_gpus_one_serves_mps(shared: tuple[int, ...]) -> None:
+    running = msgspec.structs.replace(a_running_job(9, gpus=0), gpus={}, gres="mps:50", cpus=1)
+    has = {"gpu:p100": 2, "mps:p100": 200}
+    node = a_node("n1", has, {"mps:p100": 1}, shared={"mps": shared}, shared_known=shared[0] > 0)
+    jobs = [a_job(i, gpus=0, gres=f"mps:{n}", waited=100 - i) for i, n in ((1, 60), (2, 30), (3, 30))]
+    assert planned(seen([running, *jobs, a_job(4, gpus=1)], node)) == {2: ["n1"], 4: ["n1"]}
+
+
+def test_a_gpu_given_out_whole_serves_no_mps() -> None:
+    running = msgspec.structs.replace(a_running_job(9, gpus=1), cpus=1)
+    node = a_node("n1", {"gpu:p100": 2, "mps:p100": 200}, {"gpu:p100": 1}, shared={"mps": ()}, shared_known=False)
+    jobs = [a_job(i, gpus=0, gres="mps:60", waited=100 - i) for i in (1, 2)]
+    assert planned(seen([running, *jobs], node)) == {1: ["n1"]}
 
 
 def test_constraints_exclusions_and_lists() -> None:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from slurm_rl.slurm import text
-from slurm_rl.slurm.gres import asked_of_each_node, gpus_by_unit, node_counts, plain, reports_parts, shared_parts
+from slurm_rl.slurm.gres import (
+    SHARED,
+    asked_of_each_node,
+    gpus_by_unit,
+    node_counts,
+    plain,
+    reports_parts,
+    shared_parts,
+)
 
 MARK = "\x1fmarkx"
 
@@ -41,7 +49,9 @@ def test_a_node_with_one_type_of_gpu_is_plain() -> None:
 
 def test_parts_of_shared_gpus() -> None:
     old = "gpu:v100:2(IDX:2-3),shard:v100:2(IDX:0-1),mps:0,fpga:0"  # 22.05: the number of GPUs that are shared
-    assert shared_parts(old) == {"shard": (0, 0)}
+    assert shared_parts(old) == {"shard": (SHARED, SHARED)}
+    assert shared_parts("gpu:v100:2(IDX:1,3),shard:v100:2(IDX:0,2)") == {"shard": (SHARED, 0, SHARED)}
+    assert shared_parts("mps:p100:0(IDX:N/A)") == {"mps": ()}
     assert not reports_parts(old)
     new = "gpu:v100:1(IDX:2),shard:v100:5(3/4,2/4,-/4,0/4)"  # 26.05
     assert shared_parts(new) == {"shard": (3, 2, -1, 0)}
