@@ -42,6 +42,8 @@ class Job:
     constraint: str = ""
     prefer: str = ""
     exclusive: bool = False
+    switches: int = 0
+    segment: int = 0
 
 
 @dataclass(frozen=True)
@@ -108,15 +110,17 @@ def a_trace(jobs: Sequence[Job]) -> Trace:
             deadline=[j.deadline for j in jobs],
             asked={
                 name: labels
-                for name in ("gres", "constraint", "prefer", "exclusive")
+                for name in ("gres", "constraint", "prefer", "exclusive", "switches", "segment")
                 if ((labels := Labels.of(_text(getattr(j, name)) for j in jobs)).codes >= 0).any()
             },
         )
     )
 
 
-def _text(value: str | bool) -> str:
-    return value if isinstance(value, str) else "yes" * value
+def _text(value: str | bool | int) -> str:
+    if isinstance(value, bool):
+        return "yes" * value
+    return str(value or "")
 
 
 def a_simulation(

@@ -13,10 +13,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from slurm_rl.lab.lab import Lab, up
-from slurm_rl.lab.spec import LabSpec, parse_nodes
+from slurm_rl.lab.spec import LabSpec, parse_nodes, parse_topology
 from slurm_rl.slurm import history, text
 from slurm_rl.slurm.cli import CliClient
 from slurm_rl.slurm.release import Release, name, parse_release
@@ -121,6 +122,22 @@ def answers(lab: Lab, release: Release, began: float) -> dict[str, str]:
         time.sleep(1)
 
 
+def topologies(slurm: str) -> dict[str, str]:
+    """What `scontrol show topology` says of six nodes in leaf switches, and in blocks, of two."""
+    said = {}
+    for kind in ("tree", "block") if slurm else ("tree",):  # 22.05 has no blocks
+        directory = Path(tempfile.mkdtemp(prefix="srl-lab-"))
+        directory.chmod(0o755)
+        spec = LabSpec(directory=directory, nodes=parse_nodes("a100:4*6"), slurm=slurm)
+        lab = up(replace(spec, topology=parse_topology(f"{kind}:2")))
+        try:
+            said[f"topology-{kind}.txt"] = lab.run("scontrol", "show", "topology")
+        finally:
+            lab.down()
+            shutil.rmtree(directory)
+    return said
+
+
 def record(slurm: str) -> None:
     directory = Path(tempfile.mkdtemp(prefix="srl-lab-"))
     directory.chmod(0o755)
@@ -134,6 +151,7 @@ def record(slurm: str) -> None:
     finally:
         lab.down()
         shutil.rmtree(directory)
+    said |= topologies(slurm)
     out = FIXTURES / name(release.major)
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)

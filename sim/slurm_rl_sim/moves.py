@@ -62,13 +62,17 @@ def _hold(w: Record, j: int, change: float, now: int) -> None:
 
 @inner
 def slowest(w: Record, j: int) -> float:
-    """The speed of a gang: that of its slowest node."""
+    """The speed of a gang: that of its slowest node, less what it loses if it spans blocks."""
     entries, nodes, speeds = t.entries(w), t.nodes(w), t.speed(w)
     row = t.jobs(w).speed_row[j]
     e = t.live(w).held[j]
     speed = np.inf
+    block, several, slow = np.int64(-1), False, 1.0
     while e > 0:
         n = entries.node[e]
+        if w.blocks > 1:
+            several |= block not in (-1, nodes.block[n])
+            block, slow = nodes.block[n], min(slow, nodes.span[n])
         here = np.inf
         if w.mixed and entries.gpus[e] != 0:
             # Of a node that a job has for itself, the GPUs that it asked for.
@@ -79,7 +83,7 @@ def slowest(w: Record, j: int) -> float:
                     here = min(here, speeds[row, kind])
         speed = min(speed, here if here < np.inf else speeds[row, nodes.type[n]])
         e = entries.next[e]
-    return speed
+    return speed * slow if several else speed
 
 
 @inner

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from slurm_rl.domain.keys import KEY_LEVELS
+from slurm_rl.errors import InputError
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.kernel.build import Requests
 from slurm_rl.kernel.codes import number
@@ -55,6 +56,14 @@ def requests_of(trace: Trace) -> Requests:
     )
 
 
+def _count(text: str, column: str) -> int:
+    """`2`, or `2@10:00` as `--switches` has it: for how long a job insists is not modelled."""
+    number = text.partition("@")[0].strip()
+    if not number.isdecimal():
+        raise InputError(f"must be a whole number, got {text!r}", field=column)
+    return int(number)
+
+
 def _asked(trace: Trace) -> dict[str, Any]:
     """The columns that only some traces have; wishes and constraints share one list of names."""
     found: dict[str, Any] = {}
@@ -70,4 +79,9 @@ def _asked(trace: Trace) -> dict[str, Any]:
         label = trace.asked["exclusive"]
         yes = np.array([*(n.lower() not in _NO for n in label.names), False])
         found["exclusive"] = yes[label.codes]
+    for column in ("switches", "segment"):
+        if column in trace.asked:
+            label = trace.asked[column]
+            counts = np.array([*(_count(n, column) for n in label.names), 0], dtype=np.int64)
+            found[column] = counts[label.codes]
     return found | {"constraint_names": tuple(names)}

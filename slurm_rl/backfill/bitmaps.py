@@ -45,6 +45,7 @@ def make_bitmaps(world: World) -> None:
         and world["free"].shape[2] == OTHER
         and not requests["careful"].any()
         and not (requests["chain"] >= 0).any()
+        and not (requests["switches"].any() or requests["segment"].any())
     )
     world["then"] = np.zeros((len(nodes), 5), dtype=np.int64)
     world["mark"] = 0

@@ -68,6 +68,9 @@ def up(
     plugin: Annotated[str, typer.Option(help="Run the service and its plugin: off, shadow or enforce.")] = "off",
     slurm: Annotated[str, typer.Option(help="A release that lab fetch brought; else the installed one.")] = "",
     auth: Annotated[str, typer.Option(help="munge, or slurm: Slurm's own, since 23.11.")] = "munge",
+    topology: Annotated[
+        str, typer.Option(help="tree:N or block:N: leaf switches, or blocks (since 23.11), of N nodes.")
+    ] = "",
     clock: Annotated[float, typer.Option(help="Let its time run so many times as fast (libfaketime).")] = 1.0,
     directory: Directory = Path(_DIR),
     as_json: Json = False,
@@ -78,16 +81,26 @@ def up(
       sudo slurm-rl lab up --nodes "a100:8*2,t4:4*2:cpus=32:mem=128" --accounting
       sudo slurm-rl lab up --slurm 26.05 --dir /tmp/lab26
       sudo slurm-rl lab up --clock 120
+      sudo slurm-rl lab up --nodes "a100:8*6" --topology tree:2
     """
     from slurm_rl.errors import unknown_name
     from slurm_rl.lab import lab
-    from slurm_rl.lab.spec import Auth, LabSpec, PluginMode, parse_nodes
+    from slurm_rl.lab.spec import Auth, LabSpec, PluginMode, parse_nodes, parse_topology
 
     if plugin not in set(PluginMode):
         raise unknown_name("--plugin mode", plugin, PluginMode)
     if auth not in set(Auth):
         raise unknown_name("--auth", auth, Auth)
-    spec = LabSpec(directory, parse_nodes(nodes), accounting, PluginMode(plugin), slurm, Auth(auth), clock=clock)
+    spec = LabSpec(
+        directory,
+        parse_nodes(nodes),
+        accounting,
+        PluginMode(plugin),
+        slurm,
+        Auth(auth),
+        clock=clock,
+        topology=parse_topology(topology) if topology else None,
+    )
     began = time.monotonic()
     started = lab.up(spec)
     seconds = time.monotonic() - began

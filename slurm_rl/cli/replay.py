@@ -111,6 +111,10 @@ def replay(
     slurm_conf: Annotated[
         Path | None, typer.Option(help="A slurm.conf, or what `scontrol show config` printed: settings of the site.")
     ] = None,
+    topology: Annotated[
+        Path | None,
+        typer.Option(help="topology.conf, topology.yaml or what scontrol show topology printed: blocks and switches."),
+    ] = None,
     slurm_option: Annotated[
         list[str] | None,
         typer.Option(help="One setting of it, NAME=VALUE, e.g. bf_interval=60; may be given again."),
@@ -239,6 +243,10 @@ def replay(
         raise InputError(f"of no use with backfill {backfill}", field="--slurm-conf", remedy="use --backfill slurm")
     contenders = [dataclasses.replace(c, policy=guarded(c.policy, starvation)) for c in contenders]
     where = find_cluster(jobs, trace, cluster)
+    if topology is not None:
+        from slurm_rl.domain.topology import read_topology, with_topology
+
+        where = with_topology(where, read_topology(topology), str(topology))
     compile_ahead(contenders, placement, 1.0 if influence is None else influence)
     prepared = prepare(jobs, where, window=window_of(jobs, window), seed=seed, speeds=_speed_matrix(speeds))
     with progress(as_json) as on_progress:

@@ -142,7 +142,8 @@ def generate(
     machine: Annotated[
         str | None,
         typer.Option(
-            "--machine", help="Unlike ours: capability, leadership, exascale, throughput, interactive or one-user."
+            "--machine",
+            help="Unlike ours: capability, leadership, exascale, throughput, interactive, blocks or one-user.",
         ),
     ] = None,
     shape: Annotated[str | None, typer.Option("--shape", help="base, bursty, diurnal, shifted or work.")] = None,
@@ -292,7 +293,7 @@ def from_slurm(
             trace, measured = with_measurements(trace, history, store)
     if anonymise:
         trace = anonymised(trace, secret)
-    cluster, mixed = site_cluster(state.nodes, state.cluster or "site", wanted)
+    cluster, mixed = site_cluster(state.nodes, state.cluster or "site", wanted, state.topology)
     more: dict[str, object] = {"out": str(out), "could_not_hold": _write(trace, out)}
     if mixed:
         more["nodes_with_several_gpu_types"] = mixed

@@ -83,7 +83,7 @@ def observe(
     watts = gpus.watts if gpus is not None else default_watts
     waiting = [j for j in state.jobs if j.state == "PENDING"]
     wanted = Wanted(waiting)
-    cluster, members = _cluster(state.nodes, state.cluster, speeds, watts, wanted)
+    cluster, members = _cluster(state, speeds, watts, wanted)
     known = set(cluster.partitions)
     memory = JobRows() if memory is None else memory
     around = Surroundings.of(state, known, leave_alone)
@@ -96,7 +96,7 @@ def observe(
     ordered = ordered[np.lexsort((rows["job_id"][ordered], rows["submit"][ordered]))]
     jobs = [every[i] for i in ordered.tolist()]
     mine = rows[ordered]
-    requests = _requests(mine, jobs, memory, now, wanted)
+    requests = _requests(mine, jobs, memory, now, wanted, topology=bool(state.topology))
     workload = build(requests, cluster, learn=False, speeds=_own_speeds(jobs, speeds, cluster))
     pending = np.flatnonzero(mine["pending"])
     volume = workload.requests["volume"][workload.jobs["request"]] if jobs else np.zeros(0)
@@ -174,12 +174,19 @@ def finished_jobs(rows: Iterable[HistoryJob], nodes: Iterable[SlurmNode]) -> lis
 
 
 def _cluster(
-    nodes: Iterable[SlurmNode], name: str, speeds: SpeedMatrix, watts: NodeWatts, wanted: Wanted
+    state: SlurmState, speeds: SpeedMatrix, watts: NodeWatts, wanted: Wanted
 ) -> tuple[Cluster, list[SlurmNode]]:
     """The nodes as classes of equals, and the nodes in the order in which the classes number them."""
-    found = node_classes(nodes, speed=speeds.speed, watts=watts, gres=gres_of, features=wanted.of_node)
+    found = node_classes(
+        state.nodes,
+        speed=speeds.speed,
+        watts=watts,
+        gres=gres_of,
+        features=wanted.of_node,
+        block=lambda node: state.topology.get(node.name, ""),
+    )
     members = list(itertools.chain.from_iterable(same for _, same in found))
-    return Cluster(name, tuple(c for c, _ in found)), members
+    return Cluster(state.cluster, tuple(c for c, _ in found)), members
 
 
 def _left_alone(
@@ -194,7 +201,9 @@ def _left_alone(
     return {job_id: names.texts[code] for job_id, code in why}, frozenset(rows["job_id"][rows["never"]].tolist())
 
 
-def _requests(rows: Array, jobs: list[SlurmJob], memory: JobRows, now: int, wanted: Wanted) -> Requests:
+def _requests(
+    rows: Array, jobs: list[SlurmJob], memory: JobRows, now: int, wanted: Wanted, *, topology: bool
+) -> Requests:
     number = memory.names
     constraint = rows["features"].copy()
     for i in np.flatnonzero(rows["listed"]).tolist():
@@ -202,6 +211,11 @@ def _requests(rows: Array, jobs: list[SlurmJob], memory: JobRows, now: int, want
     (constraint, prefer), constraints = number["constraint"].used(constraint, rows["wish"])
     used = {name: number[name].used(rows[name]) for name in ("user", "account", "name", "qos", "gpu_type", "partition")}
     (asked,), gres = number["gres"].used(rows["gres"])
+    switches = np.zeros(len(jobs), dtype=np.int64)
+    segment = np.zeros(len(jobs), dtype=np.int64)
+    if topology:
+        switches[:] = [_switches(j, now) for j in jobs]
+        segment[:] = [j.segment if j.pending else 0 for j in jobs]
     return Requests(
         submit=np.where((rows["submit"] == 0) | (rows["submit"] > now), now, rows["submit"]),
         limit=rows["limit"].copy(),
@@ -228,7 +242,15 @@ def _requests(rows: Array, jobs: list[SlurmJob], memory: JobRows, now: int, want
         prefer=prefer if (prefer >= 0).any() else None,
         constraint_names=constraints,
         exclusive=rows["exclusive"].copy() if rows["exclusive"].any() else None,
+        switches=switches if switches.any() else None,
+        segment=segment if segment.any() else None,
     )
+
+
+def _switches(job: SlurmJob, now: int) -> int:
+    """Switches that a waiting job may span: Slurm gives up on them when it has waited for as long as it insists."""
+    waited = now - (job.eligible_time or job.submit_time or now)
+    return job.switches if job.pending and waited < job.switch_wait else 0
 
 
 def site_weights(weights: PriorityWeights) -> dict[str, float]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from slurm_rl.domain.gres import NodeGres, node_gres, slice_of
+from slurm_rl.domain.hosts import expand_hosts
 from slurm_rl.domain.jsonfile import read_json
 from slurm_rl.errors import InputError, unknown_name
 
@@ -48,6 +49,9 @@ _KEYS = {"count", "gpu_type", "gpus", "cpus", "mem_gb", "partition", "speed", "w
     "gres",
     "features",
     "weight",
+    "nodes",
+    "block",
+    "span_speed",
 }
 _REMARKS = {"note", "comment", "name"}  # for people
 
@@ -68,6 +72,9 @@ class NodeClass:
     weight: int = 1  # Slurm's Weight: placement `slurm` takes lighter nodes first
     gres: tuple[tuple[str, int], ...] = ()  # "gpu:a100" -> 4, "shard" -> 16 …; () where GPUs of one type are all
     features: tuple[str, ...] = ()
+    block: int | str = ""  # its nodes are in blocks of so many, or all in the block of this name; "": in none
+    span_speed: float = 1.0  # of a gang in several blocks, as a share of its speed within one
+    names: str = ""  # of its nodes, as Slurm lists them: gpu[1-4]; "" where nobody asks
 
     def __post_init__(self) -> None:
         """`gres` says which GPUs there are; their number and first type follow from it."""
@@ -122,6 +129,15 @@ class Cluster:
     def gpu_types(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(t for c in self.classes for t in c.gpu_types if t))
 
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """The block or leaf switch of each node; nodes in none count as one block together."""
+        found = []
+        for i, c in enumerate(self.classes, 1):
+            cut = isinstance(c.block, int)
+            found += [f"{i}.{k // c.block}" if cut else str(c.block) for k in range(c.count)]  # type: ignore[operator]
+        return tuple(found)
+
 
 # Idle and busy watts of a node, by its GPU type and how many GPUs of it there are.
 NodeWatts = Callable[[str, int], tuple[float, float]]
@@ -163,6 +179,8 @@ class SiteNode(Protocol):
     """What is needed of a node of a live site."""
 
     @property
+    def name(self) -> str: ...
+    @property
     def cpus(self) -> int: ...
     @property
     def mem_mb(self) -> int: ...
@@ -176,7 +194,7 @@ N = TypeVar("N", bound=SiteNode)
 
 
 Gres = tuple[tuple[str, int], ...]
-_Alike = tuple[str, int, int, int, str, Gres, tuple[str, ...]]
+_Alike = tuple[str, int, int, int, str, Gres, tuple[str, ...], str]
 
 
 def _nothing(_node: object) -> tuple[()]:
@@ -191,6 +209,7 @@ def node_classes(
     *,
     gres: Callable[[N], Gres] = _nothing,
     features: Callable[[N], tuple[str, ...]] = _nothing,
+    block: Callable[[N], str] = lambda _node: "",
 ) -> list[tuple[NodeClass, list[N]]]:
     """Nodes of these partitions (all, if none is named) as classes of equals, each with its nodes, as they come.
 
@@ -201,17 +220,17 @@ def node_classes(
         where = ",".join(p for p in node.partitions if not partitions or p in partitions)
         if where:
             kind = next((t for t, count in sorted(node.gpus.items()) if t and count), "")
-            key = (kind, sum(node.gpus.values()), node.cpus, node.mem_mb, where, gres(node), features(node))
+            more = (gres(node), features(node), block(node))
+            key = (kind, sum(node.gpus.values()), node.cpus, node.mem_mb, where, *more)
             alike.setdefault(key, []).append(node)
     found = []
-    for (kind, gpus, cpus, mem, where, has, words), same in alike.items():
+    for (kind, gpus, cpus, mem, where, has, words, inside), same in alike.items():
         draws = gres_watts(node_gres(dict(has))) if has else watts(kind, gpus)
         first = next((name.partition(":")[2] for name, _ in has if name.startswith("gpu:")), kind)
         part = slice_of(first)
         fast = speed(part.parent if part else first)
-        found.append(
-            (NodeClass(len(same), kind, gpus, cpus, mem / 1024, where, fast, *draws, gres=has, features=words), same)
-        )
+        alike_in = NodeClass(len(same), kind, gpus, cpus, mem / 1024, where, fast, *draws, gres=has, features=words)
+        found.append((replace(alike_in, block=inside), same))
     return found
 
 
@@ -288,7 +307,32 @@ def _node_class(row: object, where: str, file: str) -> NodeClass:
         gres=gres,
         features=tuple(dict.fromkeys(features)),
         weight=whole("weight", 0, 1) or 0,
+        block=_block(row.get("block", ""), where, file),
+        span_speed=_span_speed(number("span_speed", 0.0, 1.0) or 0.0, where, file),
+        names=_names(row.get("nodes") or "", count, where, file),
     )
+
+
+def _block(value: object, where: str, file: str) -> int | str:
+    """The key `block`: nodes in each block, or the name of one."""
+    if isinstance(value, bool) or not isinstance(value, int | str) or (isinstance(value, int) and value < 1):
+        raise InputError(f"{where}: block must be a number of nodes ≥ 1 or a name, got {value!r}", file=file)
+    return value
+
+
+def _span_speed(value: float, where: str, file: str) -> float:
+    if not 0.0 < value <= 1.0:
+        raise InputError(f"{where}: span_speed must be above 0 and at most 1, got {value:g}", file=file)
+    return value
+
+
+def _names(value: object, count: int, where: str, file: str) -> str:
+    """The key `nodes`: as many names as there are nodes."""
+    if not isinstance(value, str):
+        raise InputError(f"{where}: nodes must be a list as Slurm writes it, gpu[1-4], got {value!r}", file=file)
+    if value and len(expand_hosts(value)) != count:
+        raise InputError(f"{where}: nodes names {len(expand_hosts(value))} nodes, count says {count}", file=file)
+    return value
 
 
 def _gres(value: object, where: str, file: str) -> tuple[tuple[str, int], ...]:
@@ -322,6 +366,9 @@ def write_cluster(cluster: Cluster, path: str | Path) -> None:
         | ({"gres": dict(c.gres)} if c.gres else {})
         | ({"features": list(c.features)} if c.features else {})
         | ({} if c.weight == 1 else {"weight": c.weight})
+        | ({} if c.block == "" else {"block": c.block})
+        | ({} if c.span_speed == 1.0 else {"span_speed": c.span_speed})
+        | ({"nodes": c.names} if c.names else {})
         for c in cluster.classes
     ]
     path = Path(path)

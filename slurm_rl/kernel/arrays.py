@@ -74,6 +74,9 @@ REQUEST = np.dtype(
         ("careful", "i8"),  # 1: a node's GPUs must be looked at one by one, or its other GRES
         ("exact", "i8"),  # 1: the table `demand` says how many GPUs of which type
         ("exclusive", "i8"),  # 1: it takes whole nodes
+        ("switches", "i8"),  # blocks or leaf switches that it may span; 0: any number
+        ("segment", "i8"),  # units that must lie in one block; 0: no such
+        ("wide", "i8"),  # 1: no node could hold all of it
         ("chain", "i8"),  # row in `node_sets`: sets of nodes that are tried one after the other; -1: its kind alone
         ("kind", "i8"),  # which nodes it may use
         ("row", "i8"),  # of the speed table
@@ -92,6 +95,8 @@ NODE = np.dtype(
         ("klass", "i8"),
         ("number", "i8"),  # its place in the order of the cluster file
         ("weight", "i8"),  # Slurm's Weight: lighter nodes are taken first
+        ("block", "i8"),  # its block or leaf switch; nodes of one are neighbours within a pool
+        ("span", "f8"),  # speed of a gang in several blocks, as a share of its speed within one
         ("down", "i8"),
         ("watts", "f8"),  # that a busy GPU of it draws above idle
     ],
@@ -224,6 +229,8 @@ SCALARS = [
     ("placer", "i8"),  # of the placement, by its place in the catalogue
     ("by_runs", "i8"),  # 1: nodes that are alike are counted (place/runs.py), and `free` is kept for NOW alone
     ("mixed", "i8"),  # 1: some node has GPUs of several types
+    ("by_block", "i8"),  # 1: the placement keeps gangs within blocks
+    ("blocks", "i8"),  # of nodes: blocks or leaf switches; 1: there is nothing to keep within
     ("by_type", "i8"),  # 1: the placement prefers GPU types, which changes with the queue
     ("planned", "i8"),  # 1: the placement follows hints
     ("weighs", "i8"),  # 1: the placement fills the table `mix` with the last arrivals; 2: it goes by what is there

@@ -35,8 +35,12 @@ class Asks:
         self.constraint_code = none if requests.constraint is None else requests.constraint
         self.prefer_code = none if requests.prefer is None else requests.prefer
         self.exclusive = np.zeros(jobs, dtype=bool) if requests.exclusive is None else requests.exclusive.astype(bool)
+        zero = np.zeros(jobs, dtype=np.int64)
+        self.switches = zero if requests.switches is None else requests.switches.astype(np.int64)
+        self.segment = zero if requests.segment is None else requests.segment.astype(np.int64)
         self._gres, self._gres_wrong = _read(requests.gres_names, parse_request)
         self._terms, self._terms_wrong = _read(requests.constraint_names, parse_constraint)
+        self._blocks = bool(self.switches.any() or self.segment.any())
         self.any = any(c is not None for c in (requests.gres, requests.constraint, requests.prefer)) or bool(
             self.exclusive.any()
         )
@@ -53,7 +57,7 @@ class Asks:
     @property
     def of_request(self) -> tuple[Array, ...]:
         """Columns in which requests differ that are equal otherwise."""
-        return (self.exclusive,) if self.any else ()
+        return ((self.exclusive,) if self.any else ()) + ((self.switches, self.segment) if self._blocks else ())
 
     @property
     def tracked(self) -> bool:

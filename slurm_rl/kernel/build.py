@@ -61,6 +61,8 @@ class Requests:
     constraint_names: tuple[str, ...] = ()
     exclusive: Array | None = None  # bool: whole nodes
     keys: tuple[Array, ...] = ()  # codes of further groups (domain/keys.py), from general to specific; -1: blank
+    switches: Array | None = None  # blocks or leaf switches that a job may span, 0: any number
+    segment: Array | None = None  # nodes that must lie in one block, 0: no such
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,7 @@ def build(requests: Requests, cluster: Cluster, *, learn: bool = True, speeds: S
     distinct["misfit"] = distinct["misfit_both"] = distinct["fitted"] = -1
     demand = asks.demand(raw["first"], part.type_names)
     _special(distinct, requests, asks, found, part, demand, raw["first"])
+    distinct["switches"], distinct["segment"] = asks.switches[raw["first"]], asks.segment[raw["first"]]
     gpu_size = distinct["units"] * (distinct["gpu"] + distinct["share"] / GPU_MILLI)
     weight = gpus_per_cpu(pool_gpus, pool_cpus)
     cpus = distinct["units"] * distinct["cpu"].astype(np.float64)
@@ -255,7 +258,13 @@ def _nodes(cluster: Cluster, lists: tuple[tuple[int, ...], ...]) -> _NodePart:
     counts = np.array([c.count for c in cluster.classes])
     class_of = np.repeat(np.arange(len(counts)), counts)
     class_pool = np.array([pool[c.partitions[0]] for c in cluster.classes])
-    order = np.argsort(class_pool[class_of], kind="stable")
+    # Nodes of a block are neighbours; blocks stand in the order of their first nodes.
+    block_of = np.zeros(len(class_of), dtype=np.int64)
+    if any(c.block != "" for c in cluster.classes):
+        blocks = cluster.blocks
+        numbers = {name: i for i, name in enumerate(dict.fromkeys(blocks))}
+        block_of = np.array([numbers[name] for name in blocks], dtype=np.int64)
+    order = np.lexsort((np.arange(len(class_of)), block_of, class_pool[class_of]))
     class_of = class_of[order]
     # A GPU type is a name at a speed: classes of one name and different speeds count as different types.
     types: dict[tuple[str, float], int] = {("", 1.0): 0}
@@ -271,6 +280,8 @@ def _nodes(cluster: Cluster, lists: tuple[tuple[int, ...], ...]) -> _NodePart:
     nodes["pool"] = class_pool[class_of]
     nodes["klass"] = class_of
     nodes["number"] = order
+    nodes["block"] = block_of[order]
+    nodes["span"] = np.array([c.span_speed for c in cluster.classes])[class_of]
     nodes["weight"] = np.array([c.weight for c in cluster.classes])[class_of]
     nodes["watts"] = np.array([(c.watts_busy - c.watts_idle) / max(c.gpus, 1) for c in cluster.classes])[class_of]
     return _NodePart(
@@ -395,6 +406,7 @@ def _rejections(
     wl = workload
     fitting = Fitting(wl.requests, wl.nodes, wl.demand, wl.devices, wl.others, wl.speed.shape[1])
     reasons: dict[int, str] = {}
+    blocks = int(wl.nodes["block"].max(initial=0)) + 1
     for i, s in enumerate(wl.requests):
         most, alone = 0, True
         for kind in kinds.sets(int(s["kind"])):
@@ -403,13 +415,33 @@ def _rejections(
             if room >= s["units"]:
                 alone = alone and bool(by_type.max(initial=0) >= s["units"])
         wl.requests["alone"][i] = alone and most >= s["units"]
+        if blocks > 1 and s["units"] > 1:
+            wl.requests["wide"][i] = fitting.on_one(i, kinds.nodes[int(s["kind"])]) < s["units"]
         problem = asks.problem(int(first[i])) if asks.any else ""
+        if not problem and (s["switches"] or s["segment"]) and most >= s["units"]:
+            problem = _in_blocks(fitting, i, [kinds.nodes[kind] for kind in kinds.sets(int(s["kind"]))])
         if problem or most < s["units"]:
             reasons[i] = problem or _reason(s, len(kinds.nodes[int(s["kind"])]), most, special=asks.any)
     if reasons:
         for j in np.flatnonzero(np.isin(workload.jobs["request"], list(reasons))).tolist():
             rejected.setdefault(j, reasons[int(workload.jobs["request"][j])])
     return rejected
+
+
+def _in_blocks(fitting: Fitting, i: int, sets: list[Array]) -> str:
+    """Why a request could never keep to the switches or segments that it names; "" if it could."""
+    request = fitting.requests[i]
+    units, segment, switches = (int(request[f]) for f in ("units", "segment", "switches"))
+    if segment and (units % segment or request["per_node"] != 1):
+        return f"asks for segments of {segment} nodes, which its nodes are no multiple of"
+    for members in sets:
+        block = fitting.nodes["block"][members]
+        rooms = sorted((fitting.room(i, members[block == b])[0] for b in np.unique(block)), reverse=True)
+        rooms = [room // max(segment, 1) * max(segment, 1) for room in rooms]
+        if sum(rooms[: switches or len(rooms)]) >= units:
+            return ""
+    within = f"{switches} switch{'es' * (switches > 1)}" if switches else f"segments of {segment} nodes"
+    return f"asks for {units} nodes or units in {within}, which no empty cluster has"
 
 
 def _reason(request: np.void, eligible: int, room: int, *, special: bool) -> str:

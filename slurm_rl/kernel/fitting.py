@@ -77,6 +77,15 @@ class Fitting:
             return whole, np.zeros(self.types)
         return whole, np.array([self._by_class(s, t)[mine["klass"]].sum() for t in range(self.types)])
 
+    def on_one(self, s: int, members: Array) -> int:
+        """Units of a request on the one of these nodes that holds most."""
+        if not len(members):
+            return 0
+        mine = self.nodes[members]
+        if not self.requests[s]["careful"] or (self._simple and self._plain(s)):
+            return int(room_on_nodes(self.requests[s], mine).max())
+        return int(self._by_class(s, -1)[np.unique(mine["klass"])].max())
+
     def _plain(self, s: int) -> bool:
         """Whether a careful request asks for nothing but a fraction of a GPU."""
         request = self.requests[s]

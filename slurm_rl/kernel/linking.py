@@ -23,6 +23,13 @@ def _addresses(world: World, choice: Row) -> list[int]:
     return [address_of(world, name, find_kernel(where)) if where else 0 for name, where in found.items()]
 
 
+def _blocks_matter(world: World) -> bool:
+    """Whether some job must keep to blocks, or the placement keeps gangs within them."""
+    requests = world["requests"]
+    insists = requests["switches"].any() or requests["segment"].any()
+    return bool(insists or (world["by_block"] and world["blocks"] > 1))
+
+
 def link_kernels(world: World, *rows: Row) -> None:
     """Links what the rows of a World's policy, placement and backfill rule name: call it when all tables are set."""
     sorts = len(world["scores"]) > 0  # a fixed order is kept, not sorted
@@ -30,5 +37,7 @@ def link_kernels(world: World, *rows: Row) -> None:
         if sorts and isinstance(row, Chooser) and row.choices:
             world["candidates"] = np.array([_addresses(world, choice) for choice in row.choices], dtype=np.int64)
         for name in row.kernels:
+            if name == "place_in_blocks" and not _blocks_matter(world):
+                continue
             if sorts or name not in _FOR_SORTING:
                 link_slot(world, row, name)

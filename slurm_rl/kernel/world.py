@@ -100,6 +100,7 @@ def new_world(
         world[name] = value
     world["clock"], world["tick"], world["wake"], world["last_cycle"] = now, NEVER, NEVER, -NEVER
     world["mixed"] = wl.mixed
+    world["blocks"] = int(wl.nodes["block"].max(initial=0)) + 1
     fill_views(world)
     return world
 

@@ -68,6 +68,8 @@ def write_all(spec: LabSpec, ports: Ports, release: Release, plugin_dir: Path | 
     text = with_settings(slurm_conf(spec, ports, socket.gethostname().split(".")[0], plugin_dir), _settings(spec))
     write(directory / "slurm.conf", text)
     write(directory / "gres.conf", gres_conf(spec))
+    if spec.topology is not None:
+        write(directory / "topology.conf", topology_conf(spec))
     if release.traits.cgroup_disabled:
         write(directory / "cgroup.conf", "CgroupPlugin=disabled\n")
     if spec.accounting:
@@ -132,6 +134,8 @@ def slurm_conf(spec: LabSpec, ports: Ports, host: str, plugin_dir: Path | None =
     ]
     if spec.auth is Auth.SLURM:
         lines.append("CredType=cred/slurm")
+    if spec.topology is not None:
+        lines.append(f"TopologyPlugin=topology/{spec.topology.kind}")
     if plugin_dir is not None:
         lines.append(f"PluginDir={plugin_dir}")
     if spec.accounting:
@@ -204,6 +208,20 @@ def gres_conf(spec: LabSpec) -> str:
                 more += f" Count={count}"
             lines.append(f"NodeName={','.join(c.names())} Name={name}{more}\n")
     return "".join(lines)
+
+
+def topology_conf(spec: LabSpec) -> str:
+    """Leaf switches under one core, or blocks, of as many nodes as asked for, in the order of the spec."""
+    if spec.topology is None:
+        return ""
+    names = [name for c in spec.nodes for name in c.names()]
+    each = spec.topology.nodes
+    groups = [names[i : i + each] for i in range(0, len(names), each)]
+    word = "Switch" if spec.topology.kind == "tree" else "Block"
+    lines = [f"{word}Name={word[0].lower()}{i} Nodes={','.join(group)}\n" for i, group in enumerate(groups, 1)]
+    if spec.topology.kind == "tree":
+        return "".join([*lines, f"SwitchName=core Switches={','.join(f's{i + 1}' for i in range(len(groups)))}\n"])
+    return "".join([*lines, f"BlockSizes={each}\n"])
 
 
 def _devices(spec: LabSpec, first: int, count: int) -> str:

@@ -62,6 +62,22 @@ class LabNodes:
 
 
 @dataclass(frozen=True)
+class Topology:
+    """Nodes in groups of so many: leaf switches under one core (`tree`), or blocks."""
+
+    kind: str
+    nodes: int
+
+
+def parse_topology(text: str) -> Topology:
+    """`tree:N` or `block:N`."""
+    kind, _, nodes = text.partition(":")
+    if kind not in ("tree", "block") or not nodes.isdecimal() or int(nodes) < 1:
+        raise InputError(f"cannot read {text!r}", field="--topology", remedy="write tree:N or block:N, N nodes each")
+    return Topology(kind, int(nodes))
+
+
+@dataclass(frozen=True)
 class LabSpec:
     """Everything `lab up` needs to know."""
 
@@ -75,6 +91,7 @@ class LabSpec:
     clock: float = 1.0  # how many times as fast as real time the lab lives
     settings: tuple[tuple[str, str], ...] = ()  # slurm.conf's names and values, in place of the lab's own
     service: tuple[tuple[str, str | float], ...] = ()  # the same of the service's slurm-rl.toml
+    topology: Topology | None = None
     run_nodes: bool = True  # False declares the nodes and starts no slurmd: for measuring large queues
 
     def node_count(self) -> int:

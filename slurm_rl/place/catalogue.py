@@ -19,11 +19,13 @@ class Placement:
     kernel: str = ""  # module:function of this package, for the slot `place_special`
     by_type: bool = False  # prefers GPU types, by the table `prefer`: what it would choose changes with the queue
     planned: bool = False  # follows the hints of a Planner, and may defer jobs
+    by_block: bool = False  # keeps gangs within blocks, or under few switches
     weighs: bool = False  # counts free GPUs that jobs like the recent ones could not use, by the table `mix`
 
     @property
     def kernels(self) -> Mapping[str, str]:
         slots = {"place": "kernels:place", "place_special": self.kernel}
+        slots["place_in_blocks"] = "blocks:place_by_block"
         slots["follow_hint"] = "kernels:follow_hint" if self.planned else ""
         return {name: within(_HERE, kernel) for name, kernel in slots.items() if kernel}
 
@@ -31,7 +33,7 @@ class Placement:
     def settings(self) -> dict[str, float]:
         """What a World says of its placement."""
         return {"placer": PLACEMENTS.code(self.name), "by_type": self.by_type or self.weighs, "planned": self.planned,
-                "weighs": self.weighs}  # fmt: skip
+                "weighs": self.weighs, "by_block": self.by_block}  # fmt: skip
 
 
 PLACEMENTS = Catalogue(
@@ -53,6 +55,14 @@ PLACEMENTS = Catalogue(
         "by_gpu_type:place_by_type",
         by_type=True,
         planned=True,
+        by_block=True,
+    ),
+    Placement(
+        "topology",
+        "As greedy, gangs inside one block or under the fewest leaf switches, others where they break up no block.",
+        "blocks:place_by_block",
+        by_type=True,
+        by_block=True,
     ),
     Placement(
         "fgd",

@@ -18,6 +18,8 @@ WIDE = 16.0  # … and of a job on average, from which on runs are cheaper than 
 def may_count(workload: Workload, rule: str, placement: str) -> bool:
     """Whether runs give the same schedule: simple rules, nodes of CPUs, MB and GPUs, sets of whole classes."""
     wl = workload
+    if len(np.unique(wl.nodes["block"])) > 1 or wl.requests["switches"].any() or wl.requests["segment"].any():
+        return False
     plain = wl.slots == 0 and wl.others.shape[1] == 0 and not len(wl.node_sets) and not wl.requests["careful"].any()
     return plain and rule in RULES and placement in PLACEMENTS and _whole_classes(wl)
 

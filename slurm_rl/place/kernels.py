@@ -27,19 +27,25 @@ _NODE_MASK = np.int64((1 << 20) - 1)
 call_place_special = slot("place_special", INT, INT, INT, INT, INT)
 
 
+# Likewise for gangs that must keep to blocks or switches, or should (blocks.py).
+call_place_in_blocks = slot("place_in_blocks", INT, INT, INT, INT, INT)
+
+
 @kernel
 def place(w: Record, s: int, view: int) -> int:
     """Chooses nodes for a request; the number of entries written to `t.spot(w)`, 0 if it does not fit."""
     if not fits_totals(w, s, view):
         return 0
-    how = w.placer
-    kind, at, count = t.requests(w).kind[s], t.requests(w).chain[s], 0
+    how, requests = w.placer, t.requests(w)
+    kind, at, count = requests.kind[s], requests.chain[s], 0
     while count == 0:
         if at >= 0:
             kind, at = t.node_sets(w)[at, 0], t.node_sets(w)[at, 1]
         first, last = t.kind_ptr(w)[kind], t.kind_ptr(w)[kind + 1]
+        if requests.switches[s] + requests.segment[s] > 0 or (w.by_block and w.blocks > 1 and requests.wide[s]):
+            count = call_place_in_blocks(w, s, view, first, last)
         # Of one node there is nothing to choose, unless its GPUs differ and the placement cares.
-        if (last - first == 1 and w.by_type * w.mixed == 0) or how in (FIRST_FIT, ROUND_ROBIN):
+        elif (last - first == 1 and w.by_type * w.mixed == 0) or how in (FIRST_FIT, ROUND_ROBIN):
             start = first
             if how == ROUND_ROBIN:
                 while start < last and t.kind_node(w)[start] < t.pools(w).cursor[t.requests(w).pool[s]]:

@@ -50,7 +50,7 @@ def _serving_mps(w: Record, view: int, n: int, c: int) -> int:
 @inlined
 def _in_turn(w: Record, c: int, k: int, serving: int) -> bool:
     """Whether a GPU may be shared now: of those with MPS only the one that serves it, if one does."""
-    return serving == -1 or serving == k or t.devices(w)[c, k, SHARING] != MPS
+    return serving in (-1, k) or t.devices(w)[c, k, SHARING] != MPS
 
 
 @inner

@@ -127,7 +127,10 @@ class Planner:
         """Nodes of the jobs at the head of a queue: those that start in order, and the first that would not."""
         head = known.startable(world, pool, queue[: self.settings.jobs])
         requests = world["requests"][world["jobs"]["request"][head]]
-        head = head[known.in_problem(requests)]  # jobs without GPUs go best-fit, wherever they are
+        in_problem = known.in_problem(requests)
+        if world["blocks"] > 1:
+            in_problem &= requests["wide"] == 0  # the placer keeps gangs within blocks, which the model does not know
+        head = head[in_problem]  # jobs without GPUs go best-fit, wherever they are
         if len(head) < 2:
             return {}  # one job: the placer alone finds its best type and node
         jobs = known.jobs(world, head, cost)
@@ -208,6 +211,7 @@ class _Map:
         """Requests that the model knows: GPUs of one type a node, one set of nodes; others the placer places alone."""
         special = (requests["careful"] > (requests["share"] > 0)) | (requests["chain"] >= 0) | (requests["shards"] > 0)
         special |= (requests["careful"] > 0) & (requests["accept"] != -1)
+        special |= requests["switches"] + requests["segment"] > 0
         return (requests["gpu"] + requests["share"] > 0) & ~special
 
     def startable(self, world: World, pool: int, queue: Array) -> Array:

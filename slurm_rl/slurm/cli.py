@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from slurm_rl.domain.keys import Key
+from slurm_rl.domain.topology import blocks_of
 from slurm_rl.errors import SlurmError
 from slurm_rl.slurm import history, jsonform, text
 from slurm_rl.slurm.command import Commands, separator
@@ -30,6 +31,7 @@ from slurm_rl.slurm.updates import apply
 
 _MOST_NAMED = 500  # new jobs that are asked about by name
 _ASK_EVERY = 60.0  # seconds for which a change of --exclude or of CPUs by GPU may go unseen
+_FLAT = ("", "topology/none", "topology/default", "topology/flat")  # plugins that know of no switch and no block
 
 
 def batch_time(timeout: float, updates: int) -> float:
@@ -85,6 +87,8 @@ class CliClient:
         told = [key for key in self.keys if key.squeue]
         if told:
             asked["keys"] = text.squeue_keys(told, mark)
+        if text.setting(config, "TopologyPlugin") not in _FLAT:
+            asked["topology"] = ("scontrol", "show", "topology")
         if text.setting(config, "PriorityType") == "priority/multifactor":
             asked["sprio"] = ("sprio", "-h", "-o", text.factor_format(mark))
         if text.setting(config, "AccountingStorageType") == "accounting_storage/slurmdbd":
@@ -116,6 +120,7 @@ class CliClient:
             weights=text.weights(config),
             fairshare=text.fairshare(said.get("sshare", "")),
             config=config,
+            topology=blocks_of(said.get("topology", "")),
         )
 
     def _asks(self, waiting: frozenset[str]) -> dict[int, text.Asks]:
@@ -136,9 +141,10 @@ class CliClient:
         """Of these jobs, or of all that wait."""
         mark = separator()
         named = ("-j", ",".join(jobs)) if jobs else ()
-        both = (text.squeue_asks(mark), text.squeue_excluded(mark))
+        traits = self.release().traits
+        both = (text.squeue_asks(mark, traits), text.squeue_excluded(mark))
         said, excluded = self.commands.run_all([(program, *named, *rest) for program, *rest in both])
-        return text.asks(said, excluded, mark)
+        return text.asks(said, excluded, mark, traits)
 
     def _exclusive(self, traits: Traits, mark: str) -> frozenset[int]:
         """Jobs that the JSON of some releases does not tell to be exclusive; none if a later one has no such field."""

@@ -76,6 +76,9 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
     required_nodes: tuple[str, ...] = ()
     excluded_nodes: tuple[str, ...] = ()
     exclusive: bool = False
+    switches: int = 0  # leaf switches that it may span, 0: any number …
+    switch_wait: int = 0  # … which it insists on for so many seconds
+    segment: int = 0  # nodes that must lie in one block
     node_list: tuple[str, ...] = ()
 
     priority: int = 0
@@ -188,6 +191,7 @@ class SlurmState(msgspec.Struct, frozen=True, kw_only=True):
     weights: PriorityWeights
     fairshare: Mapping[tuple[str, str], float]  # (account, user) -> 0…1; empty without accounting
     config: Mapping[str, str]
+    topology: Mapping[str, str] = msgspec.field(default_factory=dict)  # node -> its block or leaf switch
 
 
 class JobUpdate(msgspec.Struct, frozen=True, kw_only=True):

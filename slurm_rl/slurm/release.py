@@ -37,6 +37,7 @@ class Traits:
     exclusive_field: bool = False  # exclusiveness has a field of its own, and OverSubscribe=NO is an ordinary job
     json_exclusive: bool = True  # JSON tells whether a job is exclusive
     cron_field: bool = False  # squeue tells scrontab's jobs
+    segment_field: bool = False  # squeue tells --segment
     scontrol_json: bool = True  # scontrol show nodes --json; else sinfo --json
     lists_written_tasks: bool = False  # a partly refused array update also lists the tasks that took it
     rate_limit: bool = True  # SlurmctldParameters=rl_enable
@@ -69,6 +70,7 @@ TABLE: dict[Major, Traits] = {
         Evidence.TRIED,
         "26.05.5",
         "v0.0.45",
+        segment_field=True,
         exclusive_field=True,
         json_exclusive=False,
         cron_field=True,

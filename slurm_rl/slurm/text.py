@@ -73,7 +73,7 @@ JOB_FIELDS = (
 )
 _ARRAY_FIELDS = ("ArrayJobID", "ArrayTaskID")
 _EXCLUSIVE_FIELDS = ("JobID", "Exclusive")
-_ASKS_FIELDS = ("JobID", "tres-per-socket", "cpus-per-tres")
+_ASKS_FIELDS = ("JobID", "tres-per-socket", "cpus-per-tres", "ReqSwitch", "Wait4Switch")
 _EXCLUDED_FIELDS = ("%A", "%x")
 FACTOR_FIELDS = ("%i", "%Y", "%A", "%B", "%F", "%J", "%P", "%Q", "%S", "%T", "%N", "%f")
 # What scontrol prints anew at each look, and nobody here reads.
@@ -114,14 +114,22 @@ class Asks(NamedTuple):
     per_socket: str = ""
     cpus_per_gpu: int = 0
     excluded: tuple[str, ...] = ()
+    switches: int = 0
+    switch_wait: int = 0
+    segment: int = 0
 
 
 _NOTHING = Asks()
 
 
-def squeue_asks(mark: str) -> tuple[str, ...]:
+def _asks_fields(traits: Traits) -> tuple[str, ...]:
+    return (*_ASKS_FIELDS, "SegmentSize") if traits.segment_field else _ASKS_FIELDS
+
+
+def squeue_asks(mark: str, traits: Traits) -> tuple[str, ...]:
     """squeue for rare parts of waiting jobs' requests; their lines are those of `squeue_arrays`."""
-    return ("squeue", "-h", "-a", "-t", "PENDING", "-O", ",".join(f"{field}:{mark}" for field in _ASKS_FIELDS))
+    wanted = ",".join(f"{field}:{mark}" for field in _asks_fields(traits))
+    return ("squeue", "-h", "-a", "-t", "PENDING", "-O", wanted)
 
 
 def squeue_excluded(mark: str) -> tuple[str, ...]:
@@ -129,10 +137,10 @@ def squeue_excluded(mark: str) -> tuple[str, ...]:
     return ("squeue", "-h", "-a", "-t", "PENDING", "-o", "".join(field + mark for field in _EXCLUDED_FIELDS))
 
 
-def asks(said: str, excluded: str, mark: str) -> dict[int, Asks]:
+def asks(said: str, excluded: str, mark: str, traits: Traits) -> dict[int, Asks]:
     """By job id what `squeue_asks` and `squeue_excluded` say; jobs of which they say nothing are left out."""
     found = {}
-    for raw in split_records(said, _ASKS_FIELDS, mark):
+    for raw in split_records(said, _asks_fields(traits), mark):
         job_id, _, rest = raw.partition("\0")
         if (one := _rare(rest)) != _NOTHING and job_id.isdecimal():
             found[int(job_id)] = one
@@ -145,8 +153,11 @@ def asks(said: str, excluded: str, mark: str) -> dict[int, Asks]:
 
 @lru_cache(maxsize=4096)
 def _rare(fields: str) -> Asks:
-    per_socket, cpus = fields.split("\0")
-    return Asks(present(per_socket), gpus_by_unit(cpus))
+    per_socket, cpus, asked, wait, *segment = fields.split("\0")
+    switches = _first_number(asked, 0)
+    insists = (seconds(wait) or 0) if switches else 0
+    nodes = _first_number(segment[0], 0) if segment else 0
+    return Asks(present(per_socket), gpus_by_unit(cpus), (), switches, insists, nodes)
 
 
 def squeue_keys(keys: Sequence[Key], mark: str) -> tuple[str, ...]:
@@ -331,6 +342,9 @@ def _job(
             gres=gres,
             not_understood=problem,
             excluded_nodes=more.excluded,
+            switches=more.switches,
+            switch_wait=more.switch_wait,
+            segment=more.segment,
             tres=counts,
             features=intern(named(r["Feature"])),
             prefer=intern(named(r["Prefer"])),

@@ -2,8 +2,9 @@
 
 `capability`: thousands of nodes without GPUs, whole-node jobs from 128 nodes to all of them. `throughput`: very many
 jobs of one core. `interactive`: a small partition of short jobs by day beside a batch partition. `one-user`: one user
-with 95% of the load. `leadership` and `exascale`: 26,864 nodes of two classes and 100,000 of eight, jobs from one to
-half of them. The same name, number of jobs and seed give the same trace.
+with 95% of the load. `blocks`: gangs on NVLink blocks of 18 nodes, and on leaf switches of 32. `leadership` and
+`exascale`: 26,864 nodes of two classes and 100,000 of eight, jobs from one to half of them. The same name, number of
+jobs and seed give the same trace.
 """
 
 from __future__ import annotations
@@ -194,6 +195,26 @@ def _one_user(jobs: int, seed: int) -> tuple[Trace, Cluster]:
     return _merged("one-user", parts), cluster
 
 
+def _blocks(jobs: int, seed: int) -> tuple[Trace, Cluster]:
+    """Two partitions of equal load: blocks of 18 nodes of 4 GPUs, and leaf switches of 32 nodes of 8."""
+    nvlink = NodeClass(144, "H100", 4, 72, 480.0, "nvlink", block=18, span_speed=0.8)
+    leaves = NodeClass(128, "A100", 8, 128, 1024.0, "leaves", block=32, span_speed=0.8)
+    parts = []
+    for i, c in enumerate((nvlink, leaves)):
+        spec = WorkloadSpec(
+            jobs=jobs // 2 + i * (jobs % 2),
+            days=jobs / 900,
+            load=0.9,
+            users=60,
+            max_gpus=256,
+            size_decay=0.85,
+            cpu_only=0.0,
+            seed=2 * seed + i,
+        )
+        parts.append((generate(spec, Cluster(c.partition, (c,))), c.partition, ""))
+    return _merged("blocks", parts), Cluster("blocks", (nvlink, leaves))
+
+
 def _merged(name: str, parts: Sequence[tuple[Trace, str, str]]) -> Trace:
     """Several traces as one: each with its partition, and a user's name if all of it is one user's, else ""."""
     users, partitions = [], []
@@ -213,5 +234,6 @@ MACHINES = {
     "exascale": Machine("100,000 nodes of eight classes; jobs from one node to half of all.", 20_000, _exascale),
     "throughput": Machine("512 cores; very many jobs of one core.", 60_000, _throughput),
     "interactive": Machine("A small partition of short jobs by day beside a batch one.", 8000, _interactive),
+    "blocks": Machine("Partitions of 18-node NVLink blocks and of 32-node leaf switches; gangs.", 6000, _blocks),
     "one-user": Machine("192 GPUs; one user has 95% of the load.", 6000, _one_user),
 }

@@ -16,6 +16,8 @@ from slurm_rl.traces.jsonfile import entries_screen
 from slurm_rl.traces.slurmjobs import Records, jobs_of
 from slurm_rl.traces.trace import Floats, Labels, Trace
 
+_NO_BLOCKS: Mapping[str, str] = {}
+
 
 class HistoryRow(Protocol):
     """What is needed of an accounting record; times in Unix seconds, GPUs by type with "" for any."""
@@ -135,9 +137,11 @@ def _gres(node: SiteNode) -> Gres:
     return kinds if len(kinds) > 1 else ()
 
 
-def site_cluster(nodes: Iterable[SiteNode], name: str, partitions: Collection[str] = ()) -> tuple[Cluster, int]:
-    """The nodes of these partitions as classes, and how many hold GPUs of several types."""
-    found = node_classes(nodes, partitions, gres=_gres)
+def site_cluster(
+    nodes: Iterable[SiteNode], name: str, partitions: Collection[str] = (), blocks: Mapping[str, str] = _NO_BLOCKS
+) -> tuple[Cluster, int]:
+    """The nodes of these partitions as classes, and how many hold GPUs of several types; `blocks` by nodes' names."""
+    found = node_classes(nodes, partitions, gres=_gres, block=lambda node: blocks.get(node.name, "") if blocks else "")
     mixed = sum(sum(1 for count in n.gpus.values() if count) > 1 for _, same in found for n in same)
-    classes = sorted((c for c, _ in found), key=lambda c: (c.gpu_type, c.gpus, c.cpus, c.mem_gb, c.partition))
+    classes = sorted((c for c, _ in found), key=lambda c: (c.gpu_type, c.gpus, c.cpus, c.mem_gb, c.partition, c.block))
     return Cluster(name, tuple(classes)), mixed

@@ -201,3 +201,52 @@ def _gres_job(rng: random.Random, style: str, number: int, scale: int, horizon: 
         shared = any(name in str(fields["gres"]) for name in ("shard", "mps"))
         fields["exclusive"] = rng.random() < 0.3 and not shared
     return Job(id=number + 1, **fields)  # type: ignore[arg-type]  # each field by its name
+
+
+def a_block_case(seed: int, *, failures: bool = False) -> Case:
+    """The case of a seed: nodes in blocks, gangs, and jobs that insist on switches or segments."""
+    rng = random.Random(seed)
+    gpus = rng.random() < 0.7
+    classes = [
+        NodeClass(
+            rng.randint(1, 6),
+            name if gpus else "",
+            rng.randint(1, 3) if gpus else 0,
+            cpus=rng.choice((2, 4)),
+            speed=rng.choice((1.0, 1.0, 2.0)) if gpus else 1.0,
+            block=rng.choice((1, 2, 2, 3, f"block {name}", "")),
+            span_speed=rng.choice((1.0, 0.9, 0.5)),
+        )
+        for name in rng.sample(("A", "B", "C"), rng.randint(1, 2))
+    ]
+    count = rng.randint(2, 12)
+    scale = rng.choice((1, 1, 7, 40))
+    horizon = rng.choice((1, count, 4 * count))
+    jobs = []
+    for i in range(count):
+        run = rng.choice((0, 1, 2, 3, 5, 8, 13)) * scale
+        nodes = rng.choice((0, 0, 1, 2, 2, 3, 4))
+        jobs.append(
+            Job(
+                id=i + 1,
+                submit=rng.randint(0, horizon) * scale,
+                run=run,
+                limit=max(rng.choice((run, 2 * run, 5 * scale, 20 * scale)), 1),
+                cpus=rng.choice((None, None, 1, 2, 4)) if gpus else rng.choice((1, 2, 3, 6)),
+                gpus=rng.choice((0, 1, 2, 3, 4, 6, 8)) if gpus else 0,
+                gpu_type=rng.choice(("", "", "A", "A|B")) if gpus else "",
+                nodes=nodes,
+                user=rng.choice(("u", "v")),
+                priority=rng.choice((None, 1.0, 5.0)),
+                exclusive=rng.random() < 0.1,
+                switches=rng.choice((0, 0, 0, 1, 2)),
+                segment=rng.choice((0, 0, 0, 0, 1, 2)),
+            )
+        )
+    rng.shuffle(jobs)
+    cluster = Cluster("blocks", tuple(classes))
+    events: list[Event] = []
+    if failures:
+        node, at = rng.randrange(cluster.nodes), rng.randint(0, 2 * horizon) * scale
+        events = [Event(at, node, False), Event(at + rng.randint(1, 20) * scale, node, True)]
+    return Case(cluster, jobs, events)

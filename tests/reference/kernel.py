@@ -50,6 +50,8 @@ def compiled_placement(nodes: list[Node], view: View, ask: Ask, placer: str) -> 
     used = np.full((1, count, slots), 1000, dtype=np.int16)
     for n in range(count if view.used is not None else 0):
         used[0, n, : nodes[n].gpus] = view.used[n]  # type: ignore[index]  # not None: told apart
+        for k, card in enumerate(nodes[n].cards):  # one that is given out whole does not serve MPS
+            used[0, n, k] += card.sharing == "mps" and used[0, n, k] == card.parts and not view.mps[n][k]
     world = World(
         requests=requests,
         pools=pools,

@@ -37,6 +37,8 @@ class Node:
     partitions: tuple[str, ...]
     others: dict[str, int] = field(default_factory=dict)
     features: tuple[str, ...] = ()
+    block: str = ""
+    span: float = 1.0
 
     @property
     def gpus(self) -> int:
@@ -66,6 +68,9 @@ class Ask:
     others: tuple[tuple[str, int], ...] = ()
     exclusive: bool = False
     sets: tuple[tuple[int, ...], ...] = ()
+    all_nodes: tuple[int, ...] = ()  # those of all sets, also where `nodes` are those of one
+    switches: int = 0
+    segment: int = 0
 
     @property
     def on_gpus(self) -> bool:
@@ -94,9 +99,11 @@ def nodes_of(cluster: Cluster) -> list[Node]:
             c.partitions,
             {name: count for name, count in c.gres if name.split(":")[0] not in ("gpu", "shard", "mps")},
             c.features,
+            f"{i}.{k // c.block}" if isinstance(c.block, int) else c.block,
+            c.span_speed,
         )
-        for c in cluster.classes
-        for _ in range(c.count)
+        for i, c in enumerate(cluster.classes)
+        for k in range(c.count)
     ]
 
 
@@ -207,6 +214,8 @@ def ask_of(cluster: Cluster, nodes: list[Node], job: Job, jobs: Sequence[Job] = 
         sharing,
         others,
         job.exclusive,
+        switches=job.switches,
+        segment=job.segment,
     )
     empty = View.empty(nodes, told_apart=True)
     able = [
@@ -229,9 +238,21 @@ def ask_of(cluster: Cluster, nodes: list[Node], job: Job, jobs: Sequence[Job] = 
                 )
                 if good and good not in sets:
                     sets.append(good)
-    ask = replace(ask, nodes=tuple(sorted({n for s in sets for n in s})), sets=tuple(sets))
-    fits = any(sum(empty.room(ask, n, ask.units) for n in s) >= ask.units for s in sets)
+    every = tuple(sorted({n for s in sets for n in s}))
+    ask = replace(ask, nodes=every, all_nodes=every, sets=tuple(sets))
+    fits = any(could_hold(nodes, empty, ask, s) for s in sets)
     return ask if fits else None
+
+
+def could_hold(nodes: list[Node], empty: View, ask: Ask, members: Sequence[int]) -> bool:
+    """Whether empty nodes could hold a job, within as many switches, and in such segments, as it asks for."""
+    if ask.segment and (ask.units % ask.segment or ask.per_node != 1):
+        return False
+    rooms: dict[str, int] = {}
+    for n in members:
+        rooms[nodes[n].block] = rooms.get(nodes[n].block, 0) + empty.room(ask, n, ask.units)
+    whole = sorted((r // (ask.segment or 1) * (ask.segment or 1) for r in rooms.values()), reverse=True)
+    return sum(whole[: ask.switches or len(whole)]) >= ask.units
 
 
 def alternatives(expression: str) -> list[str]:

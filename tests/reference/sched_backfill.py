@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
+from reference.blocks import insists
 from reference.model import Ask, Placement, View, partitions_of
 from reference.place import least_loaded, with_gpus
 from reference.simulator import NEVER, Live, Reference
@@ -94,7 +95,7 @@ class SlurmReference(Reference):
     # --- placing and running ----------------------------------------------------------------------------------------
 
     def _place_in(self, view: View, ask: Ask) -> Placement | None:
-        if self.placement == "slurm" and self.least_loaded and len(ask.nodes) > 1:
+        if self.placement == "slurm" and self.least_loaded and len(ask.nodes) > 1 and not insists(ask):
             return with_gpus(view, ask, least_loaded(view, ask))
         return super()._place_in(view, ask)
 

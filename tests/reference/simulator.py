@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from builders import Event, Job, Ran
 
+from reference.blocks import by_block, insists
 from reference.model import Ask, Node, Placement, View, ask_of, gres_of, nodes_of, pools_of
 from reference.place import consecutive, first_fit, from_cursor, node_by_node, with_gpus
 from reference.score import History, Use, fair_tree, score
@@ -234,13 +235,15 @@ class Reference:
         self.accounts[job.account].hold(sign * job.size, self.now)
 
     def _speed(self, job: Live) -> float:
-        """A gang goes at the pace of its slowest GPU; jobs without GPUs at 1."""
+        """A gang goes at the pace of its slowest GPU, slower if it spans blocks; jobs without GPUs at 1."""
+        on = [self.nodes[n] for n, _, _ in job.held]
+        slow = min(n.span for n in on) if len({n.block for n in on}) > 1 else 1.0
         if not job.ask.on_gpus:
-            return 1.0
+            return slow
         if self.free.used is None:
-            return min(self.nodes[n].cards[0].speed for n, _, _ in job.held)
+            return min(n.cards[0].speed for n in on) * slow
         held = (self.nodes[n].cards[g] for n, _, gpus in job.held for g in gpus)
-        return min(card.speed for card in held if job.ask.likes(card))
+        return min(card.speed for card in held if job.ask.likes(card)) * slow
 
     def _needs(self, job: Live) -> int:
         """Remaining seconds on its nodes: rounded, and of a job that has anything to do at least one."""
@@ -328,6 +331,8 @@ class Reference:
         return None
 
     def _place_in(self, view: View, ask: Ask) -> Placement | None:
+        if self.placement == "topology" or insists(ask):
+            return with_gpus(view, ask, by_block(self.nodes, view, ask))
         match self.placement:
             case "first-fit":
                 chosen = first_fit(view, ask)

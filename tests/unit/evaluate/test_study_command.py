@@ -56,16 +56,16 @@ def test_picks_in_the_environment(capsys: pytest.CaptureFixture[str]) -> None:
 def test_all_goes_on_past_what_is_missing(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from slurm_rl.studies import decision, placement, standing, telemetry, windows
+    from slurm_rl.studies import decision, placement, standing, telemetry, topology, windows
 
     asked: list[tuple[str, ...]] = []
     # The tables themselves take minutes to hours.
-    for module in (policy, placement, decision, standing, telemetry, windows):
+    for module in (policy, placement, decision, standing, telemetry, topology, windows):
         monkeypatch.setattr(module, "main", lambda *given: (asked.append(given), print("a table")))
     code, out, err = run(capsys, "all", "--traces", str(tmp_path), "--out", str(tmp_path / "paper"), "--json")
     assert code == 0
     asked_first = [("machines", "easy", "3"), ("styles", "easy", "8"), ("160",)]
-    assert asked == [*asked_first, ("weights", "2"), ("orders",), ("12",), ()]
+    assert asked == [*asked_first, ("weights", "2"), ("orders",), ("5",), ("12",), ()]
     assert (tmp_path / "paper" / "styles.txt").read_text(encoding="utf-8") == "a table\n"
     assert "table-easy: missing: helios_venus_sept2020.csv.gz" in err
     assert {r["name"] for r in json.loads(out)} == set(STUDIES)

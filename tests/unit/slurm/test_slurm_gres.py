@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from recordings import FIXTURES
 
+from slurm_rl.domain.topology import blocks_of
 from slurm_rl.slurm import text
 from slurm_rl.slurm.gres import (
     SHARED,
@@ -14,6 +16,7 @@ from slurm_rl.slurm.gres import (
     reports_parts,
     shared_parts,
 )
+from slurm_rl.slurm.release import TABLE
 
 MARK = "\x1fmarkx"
 
@@ -91,10 +94,33 @@ def test_cpus_of_each_gpu() -> None:
 
 
 def test_exclusions_sockets_and_cpus_per_gpu_come_from_calls_of_their_own() -> None:
-    said = f"9{MARK}N/A{MARK}gres:gpu:3{MARK}\n10{MARK}gres:gpu:1{MARK}N/A{MARK}\n11{MARK}N/A{MARK}N/A{MARK}\n"
+    rows = (("9", "N/A", "gres:gpu:3", "0", "0:00"), ("10", "gres:gpu:1", "N/A", "0", "0:00"))
+    rows += (("11", "N/A", "N/A", "0", "0:00"), ("12", "N/A", "N/A", "1", "5:00"))
+    said = "".join("".join(value + MARK for value in row) + "\n" for row in rows)
     excluded = f"9{MARK}{MARK}\n8{MARK}mp-[1-2],sh-1{MARK}\n"
-    assert text.asks(said, excluded, MARK) == {
+    assert text.asks(said, excluded, MARK, TABLE[(22, 5)]) == {
+        12: text.Asks(switches=1, switch_wait=300),
         9: text.Asks("", 3),
         10: text.Asks("gres:gpu:1"),
         8: text.Asks(excluded=("mp-1", "mp-2", "sh-1")),
     }
+
+
+def test_segments_are_told_by_26_05() -> None:
+    said = "".join(value + MARK for value in ("7", "N/A", "N/A", "0", "0:00", "4")) + "\n"
+    assert text.asks(said, "", MARK, TABLE[(26, 5)]) == {7: text.Asks(segment=4)}
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "22.05/topology-tree",
+        "24.11/topology-tree",
+        "24.11/topology-block",
+        "26.05/topology-tree",
+        "26.05/topology-block",
+    ],
+)
+def test_blocks_and_leaf_switches_as_releases_print_them(file: str) -> None:
+    names = {f"a100-{i + 1}": f"{'s' if 'tree' in file else 'b'}{i // 2 + 1}" for i in range(6)}
+    assert blocks_of((FIXTURES / f"{file}.txt").read_text()) == names
