@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("slurm_rl.cli.train", "learn a policy from traces and generated workloads"),
     "evaluate": ("slurm_rl.cli.evaluate", "compare policies in pairs, with replicates and confidence intervals"),
     "auto": ("slurm_rl.cli.auto", "choose the policy of each partition by replays of its past"),
+    "advise-mig": ("slurm_rl.cli.advise_mig", "say which MIG layout would have served a trace's jobs best"),
     "retrain": ("slurm_rl.cli.retrain", "learn from the site's own history and write a candidate model"),
     "grow": ("slurm_rl.cli.grow", "study networks that grow while they train, and run a script under a time budget"),
     "study": ("slurm_rl.cli.study", "make the tables of the guides from public traces"),

@@ -32,6 +32,7 @@ PAGES = [
 
 # Lines that need a Slurm, a GPU, hours or a download: the tests that run such a line.
 ELSEWHERE = {
+    "advise-mig": "tests/unit/evaluate/test_mig.py",
     "bench": "tests/unit/bench/test_bench_core.py",
     "completion": "tests/unit/cli/test_completion.py",
     "doctor": "tests/unit/slurm/test_slurm_doctor.py",
