@@ -33,6 +33,9 @@ HORIZON = 14 * DAY  # a job that has not started by then "starts later"
 _FIRST_LOOK = 3_600  # seconds simulated before the first look whether all targets have started
 _LONG_STEP = 0.1  # seconds that a step may cost where there is a deadline: the next one is shorter
 _SHORTEST_PAST = 3_600  # seconds: jobs that came within a shorter time count as an hour's
+# Days of the past below which who came in it is one chance of many: a future has all jobs of a user not at all, once or
+# several times (a Poisson bootstrap). A burst in the first hours of a service is then no promise of others.
+_YOUNG = 2
 _MOST_TO_COME = 50_000  # jobs that come in one future
 _SHARED = 0.5  # chance that a job's luck with its run time is its user's: a user's jobs are long or short together
 
@@ -184,16 +187,25 @@ def _arrivals(scene: Scene, rng: np.random.Generator, reach: int) -> tuple[Array
         return nothing, nothing, np.zeros(0), np.zeros(0)
     length = min(DAY, max(scene.now - past.since, _SHORTEST_PAST))
     days = max((scene.now - past.since) // length, 1)
+    young = days < _YOUNG
+    copies = rng.poisson(1.0, len(scene.world["users"]) + 1) if young else None
     picked, submit, room = [], [], _MOST_TO_COME
     for block in range(math.ceil(reach / length)):
         if room <= 0:
             break
         source = scene.now - int(rng.integers(1, days + 1)) * length
         low, high = np.searchsorted(past.submit, [source, source + length])
-        high = min(high, low + room)
-        room -= high - low
-        picked.append(np.arange(low, high))
-        submit.append(past.submit[low:high] - source + scene.now + block * length + 1)
+        rows = np.arange(low, high)
+        when = past.submit[low:high] - source
+        if copies is not None:
+            again = copies[scene.world["jobs"]["user"][past.jobs[rows]]]
+            rows, when = np.repeat(rows, again), np.repeat(when, again)
+            if length < DAY:  # nothing is known of the time of day
+                when = (when + int(rng.integers(length))) % length
+        rows, when = rows[:room], when[:room]
+        room -= len(rows)
+        picked.append(rows)
+        submit.append(when + scene.now + block * length + 1)
     at, when = np.concatenate(picked), np.concatenate(submit)
     return past.jobs[at], when.astype(np.int64), past.run[at].astype(float), past.ran[at].astype(float)
 

@@ -13,7 +13,8 @@ import numpy as np
 from slurm_rl.kernel.arrays import Array
 
 _KEPT = 4000  # of the latest finished jobs
-_ENOUGH = 100  # below, the normal distribution stands in
+_ENOUGH = 100  # below, a normal distribution stands in for those that are lacking
+_EACH = 10  # points of that distribution for each
 _TAIL = 25  # residuals above a bound below which the tail is an exponential
 _LEAST_SPREAD = 0.1
 
@@ -60,8 +61,10 @@ class Residuals:
 
     def _known(self) -> Array:
         if self._sorted is None:
-            if len(self._values) < _ENOUGH:
-                self._sorted = np.sort(np.random.default_rng(0).normal(size=1000))
+            lacking = _ENOUGH - len(self._values)
+            if lacking > 0:
+                normal = np.random.default_rng(0).normal(size=_EACH * lacking)
+                self._sorted = np.sort(np.concatenate([normal, np.repeat(self._values, _EACH)]))
             else:
                 self._sorted = np.sort(self._values)
         return self._sorted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -17,7 +17,16 @@ from slurm_rl.policy.estimate import finish, predict
 from slurm_rl_sim.residuals import Residuals
 
 _NO_KEYS: Mapping[str, str] = MappingProxyType({})
-_TOGETHER = 200  # jobs that are estimated before they teach: the first history may hold years
+_TOGETHER = 200  # jobs that are estimated before they teach, at most: the first history may hold years
+
+
+def batches(count: int, seen: int) -> Iterator[slice]:
+    """Jobs that teach together: few at first, so that estimates without any history do not stand for later ones."""
+    at = 0
+    while at < count:
+        size = min(max((seen + at) // 4, 1), _TOGETHER)
+        yield slice(at, at + size)
+        at += size
 
 
 @kernel
@@ -74,8 +83,8 @@ class RunTimes:
     def learn(self, jobs: Iterable[Finished]) -> None:
         """Learns from jobs in the order in which they ended."""
         rows = list(jobs)
-        for at in range(0, len(rows), _TOGETHER):
-            self._learn(rows[at : at + _TOGETHER])
+        for some in batches(len(rows), self.seen):
+            self._learn(rows[some])
 
     def _learn(self, rows: list[Finished]) -> None:
         groups = [self.groups_of(job.user, job.name, job.volume, job.uses_gpus, job.limit, job.keys) for job in rows]

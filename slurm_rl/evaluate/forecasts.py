@@ -13,7 +13,7 @@ import numpy as np
 
 from slurm_rl.backfill.catalogue import RULES, make_tables
 from slurm_rl.backfill.slurm_settings import read_slurm_conf
-from slurm_rl.controller.estimates import finish_all, predict_all
+from slurm_rl.controller.estimates import batches, finish_all, predict_all
 from slurm_rl.errors import InputError
 from slurm_rl.kernel.arrays import GROUP, Array
 from slurm_rl.kernel.build import Workload
@@ -87,14 +87,16 @@ class Learned:
         self._jobs = workload.jobs
         self._groups = np.zeros(workload.groups + 1, dtype=GROUP)
         self.residuals = Residuals()
+        self._seen = 0
 
     def learn(self, jobs: Array, ran: Array) -> None:
         """Jobs in the order in which they ended."""
-        for at in range(0, len(jobs), 200):
-            some, run = jobs[at : at + 200], ran[at : at + 200].astype(float)
+        for part in batches(len(jobs), self._seen):
+            some, run = jobs[part], ran[part].astype(float)
             self.residuals.note(*self.predict(some), run)
             world = self._world(some)  # a record alone would not keep its tables
             finish_all(world.record, run)
+        self._seen += len(jobs)
 
     def predict(self, jobs: Array) -> tuple[Array, Array]:
         """(logarithm of the estimate, its spread) of each."""
