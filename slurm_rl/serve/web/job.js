@@ -30,7 +30,7 @@ function pending(id, said) {
     ...(limits.length ? [make("ul", limits, "", {id: "limits"})] : [])));
   if (said.ahead?.jobs) parts.push(before(said.ahead));
   const why = (said.features || []).map(f => {
-    const [value, usual] = [f.value, f.usual].map(v => TIMED.includes(f.feature) ? span(v) : short(v));
+    const [value, usual] = [f.value, f.usual].map(v => TIMED.includes(f.feature) ? span(v) : f.unit === "GPUs" ? many(+short(v), "GPU") : short(v));
     const moved = f.places ? `${f.places > 0 ? "up" : "down"} ${Math.abs(f.places)}` : "no place";
     return row([[f.feature], [value, "n"], [usual, "n"], [moved, f.places > 0 ? "up" : f.places < 0 ? "down" : ""]]);
   });
@@ -48,7 +48,7 @@ function pending(id, said) {
 }
 
 function before(ahead) {
-  const kinds = [["your own", ahead.yours], ["of your account", ahead.same_account], ["of others", ahead.others],
+  const kinds = [["of the same user", ahead.yours], ["of the same account", ahead.same_account], ["of others", ahead.others],
     ["moved up: they have waited too long", ahead.promoted]].filter(([, n]) => n).map(([kind, n]) => `${count(n)} ${kind}`);
   return card("Who is ahead", make("p", `${many(ahead.jobs, "job")}: ${kinds.join(", ")}. They ask for ${many(ahead.gpus, "GPU")}, ` +
     `about ${count(Math.round(ahead.gpu_hours))} GPU hours of work.`, "", {id: "ahead"}));

@@ -5,6 +5,8 @@ const PAGE = 100;
 const COLUMNS = [["place", "rank", "n"], ["job", "job", "n"], ["user", "user"], ["name", "name", "wide"],
   ["partition", "partition", "wide"], ["GPUs", "gpus", "n"], ["waits", "wait", "n"], ["runs for", "estimate", "n wide"],
   ["starts in", "start", "n"], ["SiteFactor", null, "n wide"], ["held back by", null, "long wide"]];
+// Places are counted in each partition: where several are shown together, a place says in which.
+let names = [];
 const wanted = {match: "", sort: "rank", descending: false, offset: 0};
 let pause;
 
@@ -15,10 +17,10 @@ export async function queue(partition, {fresh, redraw, still}) {
   if (!still()) return null;
   if (wanted.offset && wanted.offset >= said.matching) { wanted.offset = 0; return queue(partition, {redraw, still}); }
   if (fresh || !$("rows")) {
-    const names = (await ask("/v1/overview")).partitions || [];
-    $("view").replaceChildren(frame(names.map(p => p.name), partition, redraw));
+    names = ((await ask("/v1/overview")).partitions || []).map(p => p.name);
+    $("view").replaceChildren(frame(names, partition, redraw));
   }
-  $("rows").replaceChildren(...said.jobs.map(job => line(job, said.time)));
+  $("rows").replaceChildren(...said.jobs.map(job => line(job, said.time, names.length > 1 && !partition)));
   const last = wanted.offset + said.jobs.length;
   $("shown").textContent = said.matching ? `${count(wanted.offset + 1)}–${count(last)} of ${count(said.matching)}` +
     (said.matching < said.pending ? ` found in ${count(said.pending)} jobs` : " jobs") : "No job is pending here";
@@ -61,14 +63,16 @@ function frame(names, partition, redraw) {
       turn("on", "later →", PAGE)], "controls")], "card");
 }
 
-function line(job, now) {
+function line(job, now, several) {
   const until = t => span(Math.max(0, t - now));
   const range = job.expected_range, start = job.expected_start == null ? "" : range && range[1] - range[0] >= 60 ?
     [until(job.expected_start), make("span", ` (${until(range[0])} – ${until(range[1])})`, "wide")] : until(job.expected_start);
   const alone = job.rank < 0;
   const factor = job.site_factor == null ? "" : alone || job.site_factor === job.wanted ? job.site_factor :
     `${job.site_factor} → ${job.wanted}`;
-  return row([[alone ? "–" : [String(job.rank + 1), make("span", ` of ${job.of}`, "wide")], "n"], [link(job.job_id), "n"], [job.user], [job.name, "wide"],
+  const place = alone ? "–" : [String(job.rank + 1), make("span", ` of ${job.of}`, "wide"),
+    several ? make("span", ` in ${job.partition}`, "narrow") : ""];
+  return row([[place, "n"], [link(job.job_id), "n"], [job.user], [job.name, "wide"],
     [job.partition, "wide"], [job.gpus, "n"], [span(job.wait), "n"], [alone ? "" : span(job.estimate), "n wide"], [start, "n"],
     [factor, "n wide"], [alone ? job.why : job.promoted ? "nothing: it has waited long enough to go first" :
       job.reason_in_words || job.reason, "long wide"]], alone ? "alone" : "");

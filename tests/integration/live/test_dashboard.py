@@ -205,6 +205,9 @@ def test_a_job_has_a_page_of_its_own(page: Page, address: str) -> None:
     assert text.startswith(f"Job {ids[20]}")
     assert f"{said['rank']} of {said['of']}" in text
     assert all(m["what"] in text for m in said["what_would_move_it"])
+    size = next((f for f in said["features"] if f["feature"] == "size"), None)
+    assert size is None or f"{size['value']:g} GPU" in text, "features have units"
+    assert "your" not in page.evaluate("document.getElementById('ahead')?.textContent ?? ''"), "an admin may look at it"
     at(page, "#/job/99", "document.getElementById('view').textContent.includes('in a reservation')")
     at(page, "#/job/12345", "document.getElementById('problem').textContent.includes('12345')")
     page.events.clear()  # the browser shows a 404 in red
@@ -264,7 +267,7 @@ def test_every_view_fits_its_window_and_logs_no_error(page: Page, address: str, 
 
 @pytest.mark.soak
 def test_axe_finds_nothing_serious(page: Page, address: str, tmp_path: Path) -> None:
-    """axe-core from npm looks at every view, light and dark."""
+    """axe-core from npm looks at every view, wide and narrow, light and dark."""
     subprocess.run(["npm", "pack", "--silent", "axe-core@4"], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
     (packed,) = tmp_path.glob("axe-core-*.tgz")
     with tarfile.open(packed) as archive:
@@ -273,13 +276,13 @@ def test_axe_finds_nothing_serious(page: Page, address: str, tmp_path: Path) -> 
         script = source.read().decode()
     if page.evaluate("!sessionStorage.getItem('token')"):
         page.evaluate(f"sessionStorage.setItem('token', '{TOKEN}')")
-    for dark in (False, True):
+    for width, dark in ((1400, False), (1400, True), (400, False), (400, True)):
         for view in ("overview", "queue", "nodes", "decisions", "use", "policy", "job/7"):
-            page.open(f"{address}?axe-{dark}-{view}#/{view}", width=1400, dark=dark)
+            page.open(f"{address}?axe-{width}-{dark}-{view}#/{view}", width=width, dark=dark)
             until(page, "!!document.querySelector('#view .card')")
             page.evaluate(script)
             found = page.evaluate(
                 "axe.run().then(r => r.violations.filter(v => ['serious', 'critical'].includes(v.impact))"
                 ".map(v => v.id + ': ' + v.nodes.map(n => n.target.join(' ')).join(', ')))"
             )
-            assert found == [], (view, dark)
+            assert found == [], (view, width, dark)
