@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import importlib
 import json
 import os
@@ -22,7 +23,8 @@ _HELP = """Make a table of the guides again, or all of them.
 `list` names the studies, the public traces that each needs, and what is missing in the folder. `all` makes every one
 whose traces are there, into OUT/NAME.txt, names the others, and writes OUT/times.csv. `policy`, `placement` and `meta`
 take the arguments that the guides print. `--quick` takes few seeds and workloads: minutes in place of hours, for a
-check that all of it runs. docs/studies.md says where the traces come from; OUT/times.csv says how long each study took.
+check that all of it runs. docs/studies.md says where the traces come from; OUT/times.csv says how long each study took,
+by the clock and in processor time.
 
 Examples:
 
@@ -100,12 +102,17 @@ def _list(studies: dict[str, Any], traces: Path | None, as_json: bool) -> None:
         print(f"{row['name']:<18} {row['makes']:<44} {lacking}")
 
 
+def _processor_seconds() -> float:
+    """Of this process and of those that it waited for."""
+    return sum(os.times()[:4])
+
+
 def _all(studies: dict[str, Any], traces: Path | None, out: Path, quick: bool, as_json: bool) -> None:
     """Makes what can be made, names what is missing, and goes on."""
     out.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
     for s in studies.values():
-        missing, began, problem = s.lacks(traces), time.monotonic(), ""
+        missing, began, used, problem = s.lacks(traces), time.monotonic(), _processor_seconds(), ""
         if missing:
             problem = f"missing: {', '.join(missing)}"
         else:
@@ -115,10 +122,13 @@ def _all(studies: dict[str, Any], traces: Path | None, out: Path, quick: bool, a
             except SlurmRlError as error:
                 problem = str(error)
         seconds = None if missing else round(time.monotonic() - began, 1)
-        rows.append({"name": s.name, "seconds": seconds, "problem": problem})
+        cpu = None if missing else round(_processor_seconds() - used, 1)
+        rows.append({"name": s.name, "seconds": seconds, "cpu_seconds": cpu, "problem": problem})
         print(f"{s.name}: {problem or f'{seconds:.0f} s'}", file=sys.stderr, flush=True)
-        told = [f'{r["name"]},{"" if r["seconds"] is None else r["seconds"]},"{r["problem"]}"' for r in rows]
-        (out / "times.csv").write_text("\n".join(["study,seconds,problem", *told]) + "\n", encoding="utf-8")
+        with (out / "times.csv").open("w", encoding="utf-8", newline="") as file:
+            table = csv.writer(file, lineterminator="\n")
+            table.writerow(["study", "seconds", "cpu_seconds", "problem"])
+            table.writerows(r.values() for r in rows)
     if as_json:
         print(json.dumps(rows))
     if all(r["problem"] for r in rows):

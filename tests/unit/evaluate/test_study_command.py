@@ -71,6 +71,8 @@ def test_all_goes_on_past_what_is_missing(
     assert {r["name"] for r in json.loads(out)} == set(STUDIES)
     times = (tmp_path / "paper" / "times.csv").read_text(encoding="utf-8")
     assert times.count("\n") == 1 + len(STUDIES)
+    assert times.startswith("study,seconds,cpu_seconds,problem\n")
+    assert re.search(r"^styles,\d+\.\d,\d+\.\d,$", times, re.MULTILINE)
 
 
 def test_quick_takes_the_short_arguments(
