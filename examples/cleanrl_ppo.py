@@ -1,5 +1,6 @@
 """PPO in one file, in the manner of CleanRL, on the compiled vector environment; masks, no library but torch."""
 
+import argparse
 from dataclasses import dataclass
 
 import gymnasium
@@ -116,9 +117,16 @@ def train(args):
 
 
 if __name__ == "__main__":
-    args = Args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    for field in ("trace", "cluster", "total_steps", "num_envs", "learning_rate", "entropy", "seed"):
+        default = getattr(Args, field)
+        kind = str if default is None else type(default)
+        parser.add_argument(f"--{field.replace('_', '-')}", type=kind, default=default, help=" ")
+    args = Args(**vars(parser.parse_args()))
     trained = train(args)
     scores = slurm_rl.from_torch(lambda jobs, pool, mask: trained(jobs, pool, mask)[0], args.window)
     print(
-        slurm_rl.replay(args.trace, policies=["fcfs", "sjf@user", slurm_rl.policy("cleanrl")(scores)], window="0.6:1")
+        slurm_rl.replay(
+            args.trace, args.cluster, policies=["fcfs", "sjf@user", slurm_rl.policy("cleanrl")(scores)], window="0.6:1"
+        )
     )

@@ -46,6 +46,14 @@ def test_there_is_a_test_for_every_example() -> None:
     assert [n for n in sorted(names) if n.removesuffix(".py") not in here] == []  # grow has tests of its own
 
 
+@pytest.mark.parametrize("name", ["cleanrl_ppo", "maskable_ppo", "own_policy", "own_reward"])
+def test_it_says_what_it_takes(name: str) -> None:
+    said = subprocess.run(
+        [sys.executable, str(EXAMPLES / f"{name}.py"), "--help"], capture_output=True, text=True, check=False
+    )
+    assert (said.returncode, said.stdout[:6]) == (0, "usage:"), said.stderr[-500:]
+
+
 def test_own_heuristic() -> None:
     """The ten lines of `own_heuristic`, by the name that the guide gives it."""
     found = slurm_rl.replay(some_jobs(), CLUSTER, policies=[f"{EXAMPLES / 'own_heuristic.py'}:short_and_old@user"])
