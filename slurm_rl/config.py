@@ -49,14 +49,15 @@ class Config:
     policy: str = _option(
         "auto",
         _POLICY,
-        "The policy that orders the queue: auto is what `slurm-rl auto` chose for each partition, Slurm's own order "
-        "until it has; rl:default is the shipped model, rl:current the one that `slurm-rl models "
-        "promote` has put in charge, rl:NAME any other; or a heuristic such as sjf@user, sjf-age@user, wfp3.",
+        "The policy that orders the queue. auto: the choice of `slurm-rl auto` for each partition, and "
+        "Slurm's own order before the first choice. rl:default: the shipped model. rl:current: the model "
+        "promoted by `slurm-rl models promote`. rl:NAME: any other model. Or a heuristic such as sjf@user, "
+        "sjf-age@user, wfp3.",
     )
     promise: str = _option(
         "",
         _POLICY,
-        "What no partition (or account) may lose by us: influence is lowered before it is broken, and policy auto "
+        "Bound on the loss of any partition (or account): influence is lowered before it is broken, and policy auto "
         f"chooses nothing that breaks it; e.g. {DEFAULT_PROMISE}. Figures: mean, p95, p99, longest. Empty: no promise.",
     )
     auto_days: float = _option(
@@ -79,43 +80,43 @@ class Config:
     starvation: str = _option(
         "cap",
         _POLICY,
-        "cap: as above, and a model's own cap. lane: in place of both, the oldest job that has waited two backlogs "
-        "goes first while such jobs have had less than lane_share of the work started. none: nobody goes first.",
+        "cap: as above, and a model's own cap. lane: instead of both, the oldest job that has waited two "
+        "backlogs goes first, while such jobs have had less than lane_share of the work started. none: no job"
+        " goes first.",
         choices=("cap", "lane", "none"),
     )
-    lane_share: float = _option(
-        0.2, _POLICY, "The share of the work started that the lane may have.", low=0.01, high=1.0
-    )
+    lane_share: float = _option(0.2, _POLICY, "The lane's largest share of the work started.", low=0.01, high=1.0)
     placement: str = _option(
         "best-fit",
         _POLICY,
-        "How the plan chooses nodes for jobs that can start; mip and greedy look at the speed of GPU types.",
+        "How the plan chooses nodes for jobs that can start; mip and greedy use the speeds of GPU types.",
         choices=PLACEMENTS.names,
     )
     placement_lever: str = _option(
         "off",
         _POLICY,
-        "How a planned GPU type reaches Slurm. features: as a hard constraint of jobs that are planned to start now, "
-        "name no type and have no constraint of their own. prefer: as a wish beside the user's constraint, where this "
-        "release of Slurm keeps the two apart. off: not at all.",
+        "How a planned GPU type reaches Slurm. features: as a hard constraint of jobs that are planned to "
+        "start now, name no type and have no constraint of their own. prefer: as a preference beside the "
+        "user's constraint, where this release of Slurm keeps the two apart. off: not at all.",
         choices=("off", "prefer", "features"),
     )
     placement_ticks: int = _option(
-        6, _POLICY, "A job that has not started after so many ticks gets its own constraint back.", low=1, high=1000
+        6, _POLICY, "A job that has not started after this many ticks gets its own constraint back.", low=1, high=1000
     )
     placement_defer: int = _option(
         0,
         _POLICY,
-        "A job that fits may be deferred, by a StartTime that ends by itself, when a faster GPU type is due "
-        "soon: until so many seconds after its submission at most (placement mip); 0: never.",
+        "A job that fits may be deferred when a faster GPU type is due soon, by a StartTime that ends by "
+        "itself: at most until this many seconds after its submission (placement mip); 0: never.",
         low=0,
         high=604_800,
     )
     placement_weights: str = _option(
         "",
         _POLICY,
-        "What placement mip weighs, in seconds, as NAME=SECONDS,…: blocked (each free GPU that the jobs in sight could "
-        "not use), node (each node of a job beyond its first), energy (each kWh above idle); docs/placement.md.",
+        "Weights of placement mip in seconds, as NAME=SECONDS,…: blocked (each free GPU that the jobs in "
+        "sight could not use), node (each node of a job beyond its first), energy (each kWh above idle); "
+        "docs/placement.md.",
     )
     estimate_keys: str = _option(
         "",
@@ -126,52 +127,50 @@ class Config:
     gpu_features: str = _option(
         "",
         _POLICY,
-        "The features that GPU types are called by, as TYPE=FEATURE,…; a type that is not named is its own feature.",
+        "Node features of GPU types, as TYPE=FEATURE,…; a type that is not listed is its own feature.",
     )
     gpu_speeds: str = _option(
         "",
         _POLICY,
-        "Relative speeds of GPU types, as TYPE=SPEED,…; learned: from jobs of the same user and name that ran on "
-        "several types; what is not known counts as the vendors publish.",
+        "Relative speeds of GPU types, as TYPE=SPEED,…; learned: from jobs of the same user and name that ran"
+        " on several types. Unknown types have the vendors' published speeds.",
     )
     leave_alone_partitions: tuple[str, ...] = _option(
         (), _ALONE, "Jobs of these partitions get no SiteFactor from us, at submission or later …", names=True
     )
-    leave_alone_qos: tuple[str, ...] = _option((), _ALONE, "… nor those of these QOS …", names=True)
-    leave_alone_accounts: tuple[str, ...] = _option((), _ALONE, "… nor those of these accounts …", names=True)
-    leave_alone_users: tuple[str, ...] = _option((), _ALONE, "… nor those of these users.", names=True)
-    users_may_opt_out: bool = _option(
-        False, _ALONE, "Whether a job is also left alone whose user gave it --comment=slurm-rl:off."
-    )
+    leave_alone_qos: tuple[str, ...] = _option((), _ALONE, "… nor jobs of these QOS …", names=True)
+    leave_alone_accounts: tuple[str, ...] = _option((), _ALONE, "… nor jobs of these accounts …", names=True)
+    leave_alone_users: tuple[str, ...] = _option((), _ALONE, "… nor jobs of these users.", names=True)
+    users_may_opt_out: bool = _option(False, _ALONE, "Whether a user may exempt a job with --comment=slurm-rl:off.")
     slurm_conf: str = _option("", _SLURM, "The cluster's slurm.conf; empty: SLURM_CONF, or Slurm's own default.")
     client: str = _option(
         "auto",
         _SLURM,
-        "How to write to Slurm: through its own commands (cli, which auto means) or pyslurm (docs/service.md).",
+        "How to write to Slurm: cli, through its own commands, or pyslurm (docs/service.md); auto means cli.",
         choices=("auto", "cli", "pyslurm"),
     )
-    slurm_timeout: float = _option(10.0, _SLURM, "Seconds that slurmctld has for an answer.", low=0.5, high=300.0)
+    slurm_timeout: float = _option(10.0, _SLURM, "Seconds to wait for an answer of slurmctld.", low=0.5, high=300.0)
     write_unknown_release: bool = _option(
         False,
         _SLURM,
-        "Whether to write to a release of Slurm that this version does not know, as --force does.",
+        "Whether to write to an unknown release of Slurm, as --force does.",
     )
     history_days: float = _option(
-        14.0, _SLURM, "Days of accounting history that run-time estimates learn from at start.", low=0.0, high=366.0
+        14.0, _SLURM, "Days of accounting history for run-time estimates at start.", low=0.0, high=366.0
     )
     interval: float = _option(10.0, _CYCLE, "Seconds from one tick to the next.", low=0.2, high=3600.0)
     top_jobs: int = _option(
         1000,
         _CYCLE,
-        "How many jobs at the head of each queue are ordered; the rest stays below them.",
+        "Jobs at the head of each queue that are ordered; the rest stays below them.",
         low=1,
         high=100_000,
     )
-    updates_per_tick: int = _option(200, _CYCLE, "At most so many job updates in a tick.", low=1, high=100_000)
+    updates_per_tick: int = _option(200, _CYCLE, "Maximum job updates per tick.", low=1, high=100_000)
     updates_per_second: float = _option(
         20.0,
         _CYCLE,
-        "At most so many job updates a second. Both budgets halve while slurmctld is busy.",
+        "Maximum job updates per second. Both budgets halve while slurmctld is busy.",
         low=0.1,
         high=1e5,
     )
@@ -190,33 +189,36 @@ class Config:
     lease_seconds: float = _option(
         60.0,
         _CYCLE,
-        "A controller that has not been heard of for so long loses the lead to another one.",
+        "Seconds of silence after which a controller loses the lead to another one.",
         low=2.0,
         high=3600.0,
     )
     advise_limits: bool = _option(
         False,
         _HTTP,
-        "Whether sbatch prints a line where a user's own finished jobs took far less time than the limit asked for "
-        "(needs the job_submit plugin).",
+        "Whether sbatch prints a line if a user's own finished jobs took far less time than the requested "
+        "limit (needs the job_submit plugin).",
     )
     socket: str = _option(
-        "/run/slurm-rl/slurm-rl.sock", _HTTP, "The unix socket that the job_submit plugin and the commands speak to."
+        "/run/slurm-rl/slurm-rl.sock", _HTTP, "The unix socket for the job_submit plugin and the commands."
     )
     write_uids: tuple[int, ...] = _option(
-        (), _HTTP, "Users who may change things and see every job, besides root, SlurmUser and the service's own user."
+        (),
+        _HTTP,
+        "Further admins: they may change settings and see every job, as root, SlurmUser and the service's own"
+        " user may.",
     )
     tcp: str = _option(
         "",
         _HTTP,
-        "Also listen on HOST:PORT, for those who have a token or a munge credential; empty: on unix sockets only.",
+        "Also listen on HOST:PORT, for clients with a token or a munge credential; empty: unix sockets only.",
     )
     tls_cert: str = _option(
         "", _HTTP, "The certificate (PEM, with its chain) for tcp; without one, tcp is for loopback addresses only."
     )
-    tls_key: str = _option("", _HTTP, "Its private key; empty: it stands in the same file.")
+    tls_key: str = _option("", _HTTP, "Its private key; empty: it is in the same file.")
     tcp_plain: bool = _option(
-        False, _HTTP, "Whether tcp may do without TLS beyond loopback: tokens then cross the network in the clear."
+        False, _HTTP, "Whether tcp may work without TLS beyond loopback: tokens then cross the network in clear text."
     )
     token_file: str = _option(
         "", _HTTP, "The file that holds the admin token for tcp: one line of at least 32 characters, chmod 600."
@@ -238,8 +240,10 @@ class Config:
     tls_ca: str = _option(
         "", _HTTP, "On login nodes: the certificates that url is checked against; empty: the system's."
     )
-    max_connections: int = _option(128, _HTTP, "More connections at a time are turned away.", low=4, high=10_000)
-    request_timeout_ms: int = _option(200, _HTTP, "A request that takes longer is given up.", low=10, high=10_000)
+    max_connections: int = _option(128, _HTTP, "Maximum connections at a time; more are refused.", low=4, high=10_000)
+    request_timeout_ms: int = _option(
+        200, _HTTP, "Longest time of a request; a longer one is aborted.", low=10, high=10_000
+    )
     state_dir: str = _option("/var/lib/slurm-rl", _RECORDS, "Where the journal is kept.")
     journal_days: float = _option(
         30.0, _RECORDS, "Records of ended jobs older than this are dropped.", low=1.0, high=3660.0
@@ -247,7 +251,7 @@ class Config:
     journal_mb: int = _option(
         200,
         _RECORDS,
-        "The journal's records are kept below so many MB: the oldest go first. What undo goes by is always kept.",
+        "Maximum MB of records in the journal: the oldest go first. Records that undo needs are always kept.",
         low=1,
         high=1_000_000,
     )
@@ -259,12 +263,14 @@ class Config:
     telemetry_token_file: str = _option("", _TELEMETRY, "The file that holds the agents' bearer token.")
     telemetry_ca_file: str = _option("", _TELEMETRY, "Certificates (PEM) that agents on https are checked against.")
     telemetry_dir: str = _option("", _TELEMETRY, "A shared directory that agents write job records to (--share-dir).")
-    telemetry_interval: float = _option(60.0, _TELEMETRY, "Seconds between two rounds.", low=1.0, high=86_400.0)
+    telemetry_interval: float = _option(
+        60.0, _TELEMETRY, "Seconds between two rounds of collection.", low=1.0, high=86_400.0
+    )
     telemetry_days: float = _option(
         365.0, _TELEMETRY, "Job records older than this are dropped.", low=1.0, high=36_600.0
     )
     log_level: str = _option(
-        "info", _RECORDS, "How much is logged, as JSON on stderr.", choices=("debug", "info", "warning", "error")
+        "info", _RECORDS, "Level of the log, which is JSON on stderr.", choices=("debug", "info", "warning", "error")
     )
 
     @property

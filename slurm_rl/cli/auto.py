@@ -25,7 +25,7 @@ _HELP = """Choose the policy of each partition by replays of its past.
 
 Candidates are Slurm's own order (also with tuned weights), sjf-age@user, saf@user, wfp3@user, and a model: as trained,
 with a lane for its oldest jobs, and in its styles. The best that keeps the promise beyond chance is chosen; Slurm's own
-order where none is better. What is in charge stays unless another is clearly better. With policy = "auto" a running
+order where none is better. The policy in charge stays unless another is clearly better. With policy = "auto" a running
 service takes the choice over at its next tick. A change must pass the promotion gate first.
 
 Examples:
@@ -91,12 +91,12 @@ def auto(
     from_slurm: Annotated[bool, typer.Option("--from-slurm", help="Take the past from Slurm's accounting.")] = False,
     trace: Annotated[Path | None, typer.Option(help="… or from a trace file.")] = None,
     cluster: Annotated[Path | None, typer.Option(help="Cluster file; default: TRACE's NAME.cluster.json.")] = None,
-    days: Annotated[float, typer.Option(min=0.1, help="Of the past to look at.")] = 28.0,
-    backfill: Annotated[str, typer.Option(help="The rule that the site backfills by.")] = "slurm",
+    days: Annotated[float, typer.Option(min=0.1, help="Days of the past to replay.")] = 28.0,
+    backfill: Annotated[str, typer.Option(help="The site's backfill rule.")] = "slurm",
     model: Annotated[str, typer.Option(help="The model among the candidates; empty: none.")] = "default",
     replicates: Annotated[int, typer.Option(min=1, help="Replays of the past under each candidate.")] = 3,
-    seed: Annotated[int, typer.Option(help="Of the replicates.")] = 0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be chosen.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the replicates.")] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the choice, write nothing.")] = False,
     config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:

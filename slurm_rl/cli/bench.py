@@ -16,11 +16,11 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 _HELP = """Compare schedulers, agents and placements, in pairs and with intervals.
 
-core: all schedulers on 56 regimes. robust: on 160 distorted workloads. ablate: agents without a part, trained anew.
+core: all schedulers on 56 regimes. robust: on 160 distorted workloads. ablate: agents retrained without a part.
 agents: learning algorithms at equal budgets. packing: placements that fill a cluster until nothing fits.
 
-Each suite writes CSV files, figures (SVG, PNG) and OUT/report.html, which says who wins, by how much, and where nobody
-does. A bench that was stopped goes on where it was: give the same command again.
+Each suite writes CSV files, figures (SVG, PNG) and OUT/report.html, which names the winner, the margin and the ties.
+To resume a stopped bench, give the same command again.
 
 Examples:
 
@@ -37,19 +37,19 @@ Examples:
 @app.command(help=_HELP)
 def bench(
     suite: Annotated[str, typer.Argument(help="The suite.")],
-    out: Annotated[Path, typer.Option(help="Directory for everything that is written.")],
-    seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions, each with workloads of its own.")] = None,
-    jobs: Annotated[int | None, typer.Option(min=50, help="Jobs of a workload.")] = None,
-    policy: Annotated[str | None, typer.Option(help="Schedulers to compare, in place of all.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Jobs, or pods, that an agent is trained on.")] = None,
-    seconds: Annotated[int | None, typer.Option(min=0, help="Of agents: budget of time; 0: none.")] = None,
+    out: Annotated[Path, typer.Option(help="Directory for all output.")],
+    seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions, each with its own workloads.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=50, help="Jobs in a workload.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Schedulers to compare instead of all.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Jobs, or pods, to train an agent on.")] = None,
+    seconds: Annotated[int | None, typer.Option(min=0, help="agents: time budget in seconds; 0: none.")] = None,
     traces: Annotated[Path | None, typer.Option(help="Folder of public traces; default: $SLURM_RL_TRACES.")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one a processor.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per processor.")] = None,
     executor: Annotated[str, typer.Option(help="local, or slurm: parts as tasks of a job array.")] = "local",
-    tasks: Annotated[int, typer.Option(min=1, help="Of slurm: how many.")] = 8,
-    retries: Annotated[int, typer.Option(min=0, help="Of slurm: how often lost tasks are submitted again.")] = 2,
+    tasks: Annotated[int, typer.Option(min=1, help="Number of tasks, with --executor slurm.")] = 8,
+    retries: Annotated[int, typer.Option(min=0, help="Resubmissions of lost tasks, with --executor slurm.")] = 2,
     slurm: Annotated[list[str] | None, typer.Option(help="An option for sbatch, KEY=VALUE; may be repeated.")] = None,
-    part: Annotated[str | None, typer.Option(help="Run only the K-th of N parts, and report nothing: K/N.")] = None,
+    part: Annotated[str | None, typer.Option(help="K/N: run only the K-th of N parts, without a report.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Runs a suite; `_HELP` is what users see."""

@@ -79,7 +79,9 @@ def show(shell: Shell = "") -> None:
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
-def words(line: Annotated[list[str] | None, typer.Argument(help="The line so far, the last word unfinished.")]) -> None:
+def words(
+    line: Annotated[list[str] | None, typer.Argument(help="The line so far, with its last word unfinished.")],
+) -> None:
     """Print what can stand in place of the last word, one a line; the scripts call this.
 
     Example: slurm-rl completion words -- replay --back

@@ -21,9 +21,9 @@ _HELP = """Compare policies on a trace: same jobs, cluster, backfill and informa
 
 Replicate 0 is the trace; in the others the gaps between submissions vary by a tenth. Ratios are to the base policy,
 with 95% intervals from a bootstrap over replicates and stretches of time. With --window, multifactor's weights are
-first tuned on the jobs before the window, and the styles of models are chosen there. With --windows N, policies meet on
-N random stretches of --window-jobs jobs instead, each on a cluster that the jobs before have filled. sjf@oracle knows
-true run times: a limit, no contender.
+first tuned on the jobs before the window, and the styles of models are chosen there. --windows N compares on N random
+stretches of --window-jobs jobs instead, each on a cluster that the preceding jobs have filled. sjf@oracle knows true
+run times: it is a limit, not a contender.
 
 Examples:
 
@@ -48,16 +48,18 @@ def evaluate(
     placement: Annotated[
         str | None, typer.Option(help="Where jobs go. Default: best-fit; slurm with --backfill slurm.")
     ] = None,
-    starvation: Annotated[str, typer.Option(help="For jobs that wait long: cap, lane or none; not of --base.")] = "cap",
+    starvation: Annotated[
+        str, typer.Option(help="For jobs that wait long: cap, lane or none; not for --base.")
+    ] = "cap",
     window: Annotated[str | None, typer.Option(help="Measure A:B only (shares of the span, or seconds).")] = None,
     keys: Annotated[str | None, typer.Option(help="Keys of the trace that estimates use; all unless given.")] = None,
-    base: Annotated[str, typer.Option(help="What ratios refer to.")] = "multifactor",
+    base: Annotated[str, typer.Option(help="Policy that ratios refer to.")] = "multifactor",
     opponents: Annotated[bool, typer.Option(help="Add the usual baselines.")] = True,
-    replicates: Annotated[int, typer.Option(min=1, help="How many.")] = 3,
-    windows: Annotated[int, typer.Option(min=0, help="Random stretches, in place of replicates; 0: none.")] = 0,
-    window_jobs: Annotated[int, typer.Option(min=10, help="Jobs of each of these.")] = 1024,
-    tune: Annotated[bool, typer.Option(help="Tune multifactor and fit models on what is before the window.")] = True,
-    seed: Annotated[int, typer.Option(help="Of replicates and limits.")] = 0,
+    replicates: Annotated[int, typer.Option(min=1, help="Number of replicates.")] = 3,
+    windows: Annotated[int, typer.Option(min=0, help="Random stretches instead of replicates; 0: none.")] = 0,
+    window_jobs: Annotated[int, typer.Option(min=10, help="Jobs in each stretch.")] = 1024,
+    tune: Annotated[bool, typer.Option(help="Tune multifactor and fit models on the time before the window.")] = True,
+    seed: Annotated[int, typer.Option(help="Seed of replicates and limits.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Compares and prints; `_HELP` is what users see."""

@@ -16,23 +16,21 @@ _EPILOG = """Examples:
 
 slurm-rl explain 4211                            on the service's machine
 
-slurm-rl explain 4211_7 --url https://ctl:8443   on a login node: a munge credential tells who asks"""
+slurm-rl explain 4211_7 --url https://ctl:8443   on a login node, with a munge credential"""
 
 
 @app.command(epilog=_EPILOG)
 def explain(
     job_id: Annotated[
         str,
-        typer.Argument(
-            help="A job of yours, as squeue shows it: JOBID or JOBID_TASK; if it has started: what it used."
-        ),
+        typer.Argument(help="Your job as squeue shows it: JOBID or JOBID_TASK. For a started job: its use of GPUs."),
     ],
     config: Annotated[Path | None, typer.Option(help="The configuration file, for the service's address.")] = None,
     socket: Annotated[Path | None, typer.Option(help="The service's unix socket.")] = None,
     url: Annotated[str | None, typer.Option(help="The service's address on TCP, https://HOST:PORT.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
-    """Say where a pending job stands, why, when it may start, and what would move it; of others, what they used."""
+    """Explain a pending job: its place, the reasons, the expected start, and requests that would move it."""
     from slurm_rl.config import load
     from slurm_rl.serve.ask import ask_here_or_afar
     from slurm_rl.serve.jobid import parse

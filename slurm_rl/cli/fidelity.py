@@ -24,28 +24,28 @@ slurm-rl fidelity trace.csv --cluster cluster.json --recorded run1.csv --recorde
 
 @app.command(epilog=_EPILOG)
 def fidelity(
-    trace: Annotated[Path, typer.Argument(help="Trace file, of any format that `slurm-rl traces info` knows.")],
+    trace: Annotated[Path, typer.Argument(help="Trace file, in any format that `slurm-rl traces info` knows.")],
     cluster: Annotated[Path | None, typer.Option(help="Cluster file; default: TRACE's NAME.cluster.json.")] = None,
     recorded: Annotated[
         list[Path] | None,
-        typer.Option(help="A recorded real run (replay --record); several give the noise of real against real."),
+        typer.Option(help="A recorded real run (replay --record); repeat it to measure the noise between real runs."),
     ] = None,
     policy: Annotated[str, typer.Option(help="Slurm's order: fcfs (priority/basic) or multifactor.")] = "fcfs",
-    runs: Annotated[int, typer.Option(help="Real runs, where none is given.")] = 2,
+    runs: Annotated[int, typer.Option(help="Real runs to make without --recorded.")] = 2,
     slurm_conf: Annotated[
-        Path | None, typer.Option(help="The slurm.conf of the recorded runs, or that the lab is to go by.")
+        Path | None, typer.Option(help="The slurm.conf of the recorded runs, or for the lab.")
     ] = None,
     slurm_option: Annotated[
-        list[str] | None, typer.Option(help="One setting of it, NAME=VALUE, e.g. bf_interval=5; may be given again.")
+        list[str] | None, typer.Option(help="One setting of it, NAME=VALUE, e.g. bf_interval=5; may be repeated.")
     ] = None,
-    clock: Annotated[float, typer.Option(help="The lab's time runs so many times as fast.")] = 60.0,
-    release: Annotated[str, typer.Option(help="A release of Slurm that lab fetch brought.")] = "",
+    clock: Annotated[float, typer.Option(help="Speed-up of the lab's time.")] = 60.0,
+    release: Annotated[str, typer.Option(help="A release of Slurm from lab fetch.")] = "",
     record: Annotated[Path | None, typer.Option(help="Keep the real runs in this directory.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write a page with both Gantt charts.")] = None,
-    first: Annotated[int, typer.Option(help="How many divergences to tell.")] = 5,
+    first: Annotated[int, typer.Option(help="Number of divergences to list.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
-    """Say how like a real slurmctld the simulator is: twice real, once simulated, by starts and waits.
+    """Compare the simulator with a real slurmctld: two real runs and one simulated, by starts and waits.
 
     Without --recorded the trace runs on a lab made for it, as sleep jobs with their real requests.
     """

@@ -24,19 +24,19 @@ COLUMNS = ("", "in range", "log error", "error", "bias")
 
 @app.command("forecast-report", epilog=_EPILOG)
 def forecast_report(
-    trace: Annotated[Path, typer.Argument(help="Trace file, of any format that `slurm-rl traces info` knows.")],
+    trace: Annotated[Path, typer.Argument(help="Trace file, in any format that `slurm-rl traces info` knows.")],
     cluster: Annotated[Path | None, typer.Option(help="Cluster file; default: TRACE's NAME.cluster.json.")] = None,
-    policy: Annotated[str, typer.Option(help="The order that the site runs under.")] = "multifactor",
-    backfill: Annotated[str, typer.Option(help="Its backfill rule.")] = "easy",
+    policy: Annotated[str, typer.Option(help="The site's order.")] = "multifactor",
+    backfill: Annotated[str, typer.Option(help="The site's backfill rule.")] = "easy",
     slurm_conf: Annotated[
-        Path | None, typer.Option(help="A slurm.conf: its backfill settings and weights, and backfill `slurm`.")
+        Path | None, typer.Option(help="A slurm.conf: use its backfill settings and weights, and backfill `slurm`.")
     ] = None,
-    window: Annotated[str, typer.Option(help="A:B as in replay; the time before it calibrates.")] = "0.5:1",
-    forecasts: Annotated[int, typer.Option(help="How many forecasts to make in the window, about.")] = 400,
+    window: Annotated[str, typer.Option(help="A:B as in replay; the time before it is for calibration.")] = "0.5:1",
+    forecasts: Annotated[int, typer.Option(help="Approximate number of forecasts in the window.")] = 400,
     draws: Annotated[int, typer.Option(help="Futures for each forecast.")] = 24,
-    seed: Annotated[int, typer.Option(help="Of the sample and of the futures.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the sample and of the futures.")] = 0,
     advice: Annotated[
-        bool, typer.Option("--advice", help="Also say what advice on limits is worth, by a replay with such limits.")
+        bool, typer.Option("--advice", help="Also measure the value of advice on limits, by a replay with such limits.")
     ] = False,
     report: Annotated[Path | None, typer.Option(help="Write a page with a calibration plot.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,

@@ -31,18 +31,18 @@ Policies = Annotated[str, typer.Option("--policy", help="Policies, separated by 
 
 @app.command()
 def simulate(
-    out: Annotated[Path, typer.Option(help="Directory for the tables; those that are there are kept.")],
+    out: Annotated[Path, typer.Option(help="Directory for the tables; existing ones are kept.")],
     tasks: Tasks = "all",
     seeds: Annotated[int, typer.Option(min=1, help="Trainings of each plan.")] = 3,
-    first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
-    moments: Annotated[str, typer.Option(help="When a step may be taken, in epochs of the first network.")] = "4,10",
+    first_seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    moments: Annotated[str, typer.Option(help="Moments of growth, in epochs of the first network.")] = "4,10",
     longest: Annotated[float, typer.Option(min=1, help="The longest budget.")] = 32,
-    executor: Annotated[str, typer.Option(help="local, or slurm: a job array with a task for each table.")] = "local",
-    slurm: Annotated[list[str] | None, typer.Option(help="KEY=VALUE: any option of sbatch by its long name.")] = None,
+    executor: Annotated[str, typer.Option(help="local, or slurm: a job array with one task per table.")] = "local",
+    slurm: Annotated[list[str] | None, typer.Option(help="KEY=VALUE: any sbatch option by its long name.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the jobs.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Train every plan of growth and write outcome tables; goes on where it was stopped.
+    """Train every plan of growth and write outcome tables; resumes a stopped study.
 
     Example: slurm-rl grow simulate --out tables --tasks digits,spirals-2 --seeds 3
     """
@@ -114,7 +114,7 @@ def learn(
     out: Annotated[Path, typer.Option(help="File for the policy, NAME.safetensors.")],
     tasks: Tasks = "learn",
     budgets: Budgets = "8,16,28",
-    validation: Annotated[str, typer.Option(help="Tasks of these by which the best network is chosen.")] = (
+    validation: Annotated[str, typer.Option(help="Tasks among these that choose the best network.")] = (
         "blobs-3,spirals-2,teacher-16"
     ),
     iterations: Annotated[int, typer.Option(min=1)] = 400,
@@ -228,9 +228,11 @@ def plot(
 def run_under_budget(
     context: typer.Context,
     script: Annotated[Path, typer.Argument(help="A Python script that uses slurm_rl.grow; its arguments follow.")],
-    budget: Annotated[float, typer.Option(min=0.1, help="Seconds that the script may run.")] = 60,
-    warn: Annotated[float, typer.Option(min=0, help="Seconds before the end at which SIGUSR1 warns it; 0: never.")] = 5,
-    policy: Annotated[str, typer.Option(help="For a Grower that names none.")] = "at-plateau",
+    budget: Annotated[float, typer.Option(min=0.1, help="Time limit of the script in seconds.")] = 60,
+    warn: Annotated[
+        float, typer.Option(min=0, help="Seconds between the warning by SIGUSR1 and the end; 0: no warning.")
+    ] = 5,
+    policy: Annotated[str, typer.Option(help="Policy for a Grower that names none.")] = "at-plateau",
     as_json: Json = False,
 ) -> None:
     """Run a script as Slurm would under a time limit, and show how its network grew.

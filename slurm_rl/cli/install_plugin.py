@@ -16,7 +16,7 @@ app = typer.Typer(add_completion=False)
 
 _EPILOG = """Examples:
 
-slurm-rl install-plugin --dry-run    what would be done, after all checks
+slurm-rl install-plugin --dry-run    all checks, and a list of the steps
 
 slurm-rl install-plugin --socket /run/slurm-rl/slurm-rl.sock --deadline-ms 20
 
@@ -26,15 +26,15 @@ slurm-rl install-plugin --uninstall    the site's own job_submit.lua comes back,
 @app.command(epilog=_EPILOG)
 def install_plugin(
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="directory of slurm.conf [default: SLURM_CONF's, else /etc/slurm]")
+        Path | None, typer.Option("--dir", help="Directory of slurm.conf [default: SLURM_CONF's, else /etc/slurm]")
     ] = None,
-    socket: Annotated[Path | None, typer.Option(help="the service's unix socket")] = None,
-    deadline_ms: Annotated[int | None, typer.Option(help="the longest a submission may wait for advice")] = None,
-    uninstall: Annotated[bool, typer.Option("--uninstall", help="restore the site's own script")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="check everything, write nothing")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON value")] = False,
+    socket: Annotated[Path | None, typer.Option(help="The service's unix socket.")] = None,
+    deadline_ms: Annotated[int | None, typer.Option(help="Longest wait of a submission for advice.")] = None,
+    uninstall: Annotated[bool, typer.Option("--uninstall", help="Restore the site's own script.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, write nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
-    """Install the job_submit.lua shim; a site's own script keeps running, before it."""
+    """Install the job_submit.lua shim; the site's own script still runs, before it."""
     from slurm_rl.errors import EnvironmentMissing
     from slurm_rl.slurm import plugin
     from slurm_rl.slurm.lua import find_lua

@@ -16,7 +16,7 @@ app = typer.Typer(
 
 _DIR = "/var/lib/slurm-rl/lab"
 _NODES = "a100:8*4,v100:8*4,t4:4*8"
-Directory = Annotated[Path, typer.Option("--dir", help="Everything of the lab is below this directory.")]
+Directory = Annotated[Path, typer.Option("--dir", help="The lab's directory; it writes nowhere else.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
 
 
@@ -25,14 +25,14 @@ def fetch(
     release: Annotated[str, typer.Argument(help="A major release of Slurm: 24.11 or 26.05.")],
     directory: Annotated[
         Path | None,
-        typer.Option("--dir", help="Roots lie here; else in $SLURM_RL_ROOTS or /var/cache/slurm-rl/roots."),
+        typer.Option("--dir", help="Directory of roots; default: $SLURM_RL_ROOTS or /var/cache/slurm-rl/roots."),
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Replace a root that is there.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Replace an existing root.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Bring another release of Slurm in a root of its own, for `lab up --slurm`.
+    """Fetch another release of Slurm into its own root, for `lab up --slurm`.
 
-    Runs mmdebstrap as root: a minute or two, 400 to 600 MB. Nothing of the machine's own Slurm is touched.
+    Runs mmdebstrap as root: a minute or two, 400 to 600 MB. The machine's own Slurm is not touched.
 
     Example: sudo slurm-rl lab fetch 24.11
     """
@@ -64,14 +64,14 @@ def fetch(
 @app.command()
 def up(
     nodes: Annotated[str, typer.Option(help="TYPE:GPUS*COUNT and options (docs/lab.md), comma-separated.")] = _NODES,
-    accounting: Annotated[bool, typer.Option("--accounting", help="With slurmdbd and MariaDB.")] = False,
+    accounting: Annotated[bool, typer.Option("--accounting", help="Start slurmdbd and MariaDB too.")] = False,
     plugin: Annotated[str, typer.Option(help="Run the service and its plugin: off, shadow or enforce.")] = "off",
-    slurm: Annotated[str, typer.Option(help="A release that lab fetch brought; else the installed one.")] = "",
+    slurm: Annotated[str, typer.Option(help="A release from lab fetch; default: the installed one.")] = "",
     auth: Annotated[str, typer.Option(help="munge, or slurm: Slurm's own, since 23.11.")] = "munge",
     topology: Annotated[
         str, typer.Option(help="tree:N or block:N: leaf switches, or blocks (since 23.11), of N nodes.")
     ] = "",
-    clock: Annotated[float, typer.Option(help="Let its time run so many times as fast (libfaketime).")] = 1.0,
+    clock: Annotated[float, typer.Option(help="Speed-up of the lab's time (libfaketime).")] = 1.0,
     directory: Directory = Path(_DIR),
     as_json: Json = False,
 ) -> None:
@@ -164,7 +164,7 @@ def down(
     delete: Annotated[bool, typer.Option("--delete", help="Remove the directory as well.")] = False,
     as_json: Json = False,
 ) -> None:
-    """End exactly the lab's processes, also after a crash.
+    """End exactly the lab's processes, even after a crash.
 
     Example: slurm-rl lab down --delete
     """
@@ -183,7 +183,7 @@ def down(
 def submit(
     trace: Annotated[Path, typer.Argument(help="A trace of any known format.")],
     speedup: Annotated[float, typer.Option(help="Divide all times of the trace by this.")] = 1.0,
-    limit: Annotated[int | None, typer.Option(help="Submit only the first so many jobs.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Number of jobs to submit, from the first on.")] = None,
     directory: Directory = Path(_DIR),
     as_json: Json = False,
 ) -> None:

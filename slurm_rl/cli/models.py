@@ -29,7 +29,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
 
 @app.command("list")
 def list_models(config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """List the models that are found, whether they can be used, and which one is in charge.
+    """List the models, whether they can be used, and the one in charge.
 
     Example: slurm-rl models list
     """
@@ -64,7 +64,7 @@ def list_models(config: ConfigFile = None, as_json: AsJson = False) -> None:
 def show(
     name: Annotated[str, typer.Argument(help="A model's name, or its directory.")], as_json: AsJson = False
 ) -> None:
-    """Show what is known of a model: how it was made, from what, and how it scored.
+    """Show a model's manifest: the command and data that made it, and its scores.
 
     Example: slurm-rl models show default
     """
@@ -104,7 +104,7 @@ def promote(
         str,
         typer.Argument(help="The model to put in charge, by name or directory; or a policy from outside."),
     ],
-    days: Annotated[float, typer.Option(help="Days of accounting history that the replay gate looks at.")] = 14.0,
+    days: Annotated[float, typer.Option(help="Days of accounting history for the replay gate.")] = 14.0,
     trace: Annotated[Path | None, typer.Option(help="Judge by this trace instead of the site's own history.")] = None,
     cluster: Annotated[Path | None, typer.Option(help="The cluster of that trace.")] = None,
     config: ConfigFile = None,
@@ -192,14 +192,14 @@ def fit_model(
     from_slurm: Annotated[bool, typer.Option("--from-slurm", help="Take the history from Slurm's accounting.")] = False,
     trace: Annotated[Path | None, typer.Option(help="… or from a trace file.")] = None,
     cluster: Annotated[Path | None, typer.Option(help="Cluster file; default: TRACE's NAME.cluster.json.")] = None,
-    days: Annotated[float, typer.Option(min=0.01, help="Of history to pull.")] = 60.0,
-    backfill: Annotated[str, typer.Option(help="The rule that the site backfills by.")] = "slurm",
-    seed: Annotated[int, typer.Option(help="Of the replicates.")] = 0,
+    days: Annotated[float, typer.Option(min=0.01, help="Days of history to read.")] = 60.0,
+    backfill: Annotated[str, typer.Option(help="The site's backfill rule.")] = "slurm",
+    seed: Annotated[int, typer.Option(help="Seed of the replicates.")] = 0,
     keys: Annotated[str, typer.Option("--keys", help="With --from-slurm: keys to judge, as name,workdir,array.")] = "",
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Choose the style of a model that suits a site best, by replays of its history, and write the model in it.
+    """Choose the style of a model that suits a site best, by replays of its history, and write that model.
 
     A style changes a few weights and the starvation cap. It takes minutes, trains nothing, and switches nothing on.
     Where the history has keys, a table says what each would be worth to estimates and waits (estimate_keys).
@@ -259,7 +259,7 @@ def _print_keys(rows: list[Worth]) -> None:
 
 @app.command()
 def rollback(config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Put the model in charge again that was before the present one.
+    """Put the previous model in charge again.
 
     Example: slurm-rl models rollback
     """

@@ -18,7 +18,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     invoke_without_command=True,
     epilog="Examples:\n\n"
-    "slurm-rl node-agent --once --json                                what is seen now\n\n"
+    "slurm-rl node-agent --once --json                                one sample\n\n"
     "slurm-rl node-agent --listen 0.0.0.0:9410 --token-file /etc/slurm-rl/agent.token\n\n"
     "slurm-rl node-agent fit-watts cluster.json --out measured.json   measured watts into a cluster file\n\n"
     "slurm-rl node-agent fit-speeds --since 2026-01-01 --out speeds.json   speeds of GPU types, for replay --speeds",
@@ -28,20 +28,20 @@ app = typer.Typer(
 @app.callback()
 def node_agent(
     context: typer.Context,
-    node: Annotated[str, typer.Option(help="This node's name in Slurm; its host name unless given.")] = "",
-    directory: Annotated[Path, typer.Option("--dir", help="Where samples and records are kept.")] = Path(
+    node: Annotated[str, typer.Option(help="This node's name in Slurm; default: its host name.")] = "",
+    directory: Annotated[Path, typer.Option("--dir", help="Directory for samples and records.")] = Path(
         "/var/lib/slurm-rl-node-agent"
     ),
     ring_mb: Annotated[float, typer.Option(help="Size of the ring of samples, in MB (64: a day of 8 GPUs).")] = 64.0,
     interval: Annotated[float, typer.Option(help="Seconds between samples.")] = 1.0,
     listen: Annotated[str, typer.Option(help="HOST:PORT of the endpoint; empty: none.")] = "127.0.0.1:9410",
     token_file: Annotated[str, typer.Option(help="File with the bearer token; needed to listen elsewhere.")] = "",
-    allow: Annotated[list[str] | None, typer.Option(help="Only peers of these networks, such as 10.1.0.0/16.")] = None,
+    allow: Annotated[list[str] | None, typer.Option(help="Accept only these networks, such as 10.1.0.0/16.")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate (PEM), to serve HTTPS.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM).")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Key of the certificate (PEM).")] = None,
     share_dir: Annotated[Path | None, typer.Option(help="Also write job records to this shared directory.")] = None,
     conf: Annotated[Path | None, typer.Option("--conf", help="slurm.conf, if not the default.")] = None,
-    spool: Annotated[Path | None, typer.Option(help="SlurmdSpoolDir, if slurmctld need not be asked.")] = None,
+    spool: Annotated[Path | None, typer.Option(help="SlurmdSpoolDir, instead of asking slurmctld.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Take one sample, print it, and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --once: print one JSON value.")] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
@@ -95,15 +95,15 @@ def _known(value: float | None, unit: str) -> str:
 
 @app.command("fit-watts")
 def fit_watts(
-    cluster: Annotated[Path, typer.Argument(help="Cluster file to begin with.")],
+    cluster: Annotated[Path, typer.Argument(help="Cluster file to read.")],
     out: Annotated[Path, typer.Option("--out", help="Cluster file to write.")],
     telemetry: Annotated[
-        Path, typer.Option(help="telemetry.sqlite of the service, or the directory that agents share.")
+        Path, typer.Option(help="The service's telemetry.sqlite, or the agents' shared directory.")
     ] = Path("/var/lib/slurm-rl/telemetry.sqlite"),
     node_watts: Annotated[
-        str, typer.Option(help="IDLE:BUSY watts of a node without its GPUs, which agents do not measure.")
+        str, typer.Option(help="IDLE:BUSY watts of a node without its GPUs; agents measure only GPUs.")
     ] = "150:450",
-    least_hours: Annotated[float, typer.Option(help="GPU-hours held and free that a type needs to be fitted.")] = 1.0,
+    least_hours: Annotated[float, typer.Option(help="GPU-hours, held and free, that a type needs.")] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Put measured watts of GPU types into a cluster file, for the energy metric and placement's energy weight.
@@ -139,14 +139,14 @@ def fit_watts(
 def fit_speeds(
     out: Annotated[Path, typer.Option("--out", help="File to write, for replay --speeds.")],
     since: Annotated[str, typer.Option("--since", help="First day or moment, as 2026-01-31 or 2026-01-31T08:00.")],
-    until: Annotated[str | None, typer.Option("--until", help="End of the time range; now unless given.")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="End of the time range; default: now.")] = None,
     telemetry: Annotated[
-        Path, typer.Option(help="telemetry.sqlite of the service, or the directory that agents share.")
+        Path, typer.Option(help="The service's telemetry.sqlite, or the agents' shared directory.")
     ] = Path("/var/lib/slurm-rl/telemetry.sqlite"),
     conf: Annotated[Path | None, typer.Option("--conf", help="slurm.conf of the cluster, if not the default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
-    """Learn how fast jobs run on GPU types, from the accounting's run lengths and what agents measured.
+    """Learn the speeds of GPU types from run lengths in accounting and the agents' measurements.
 
     Example: slurm-rl node-agent fit-speeds --since 2026-01-01 --out speeds.json
     """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _HELP = """Replay a trace under several policies and compare them.
 
 Without --policy, the shipped model, Slurm's multifactor, FCFS, first-fit, history-based SJF and SJF with true run times
-(a limit, not a contender) are compared. A policy may carry its own backfill: fcfs+firstfit; those that use an
+(a limit, not a contender) are compared. A policy may name its own backfill: fcfs+firstfit. Policies that use an
 estimate take @limit, @user (history) or @oracle.
 
 Examples:
@@ -98,7 +98,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def replay(
     context: typer.Context,
     trace: Annotated[
-        Path | None, typer.Argument(help="Trace file, of any format that `slurm-rl traces info` knows.")
+        Path | None, typer.Argument(help="Trace file, in any format that `slurm-rl traces info` knows.")
     ] = None,
     cluster: Annotated[Path | None, typer.Option(help="Cluster file; default: TRACE's NAME.cluster.json.")] = None,
     policy: Annotated[str | None, typer.Option(help="Policies, separated by commas.")] = None,
@@ -109,7 +109,7 @@ def replay(
         str | None, typer.Option(help=f"{PLACEMENTS.listed()}. Default: best-fit; slurm with --backfill slurm.")
     ] = None,
     slurm_conf: Annotated[
-        Path | None, typer.Option(help="A slurm.conf, or what `scontrol show config` printed: settings of the site.")
+        Path | None, typer.Option(help="A slurm.conf, or the output of `scontrol show config`: the site's settings.")
     ] = None,
     topology: Annotated[
         Path | None,
@@ -117,42 +117,44 @@ def replay(
     ] = None,
     slurm_option: Annotated[
         list[str] | None,
-        typer.Option(help="One setting of it, NAME=VALUE, e.g. bf_interval=60; may be given again."),
+        typer.Option(help="One setting of it, NAME=VALUE, e.g. bf_interval=60; may be repeated."),
     ] = None,
     speeds: Annotated[
         str | None,
         typer.Option(help="Speeds of GPU types: published, T4=0.45,…, or FILE.json; default: the cluster file's."),
     ] = None,
-    solver: Annotated[str, typer.Option(help="Of --placement mip: cbc or highs.")] = "cbc",
+    solver: Annotated[str, typer.Option(help="Solver of --placement mip: cbc or highs.")] = "cbc",
     placement_weights: Annotated[
         str | None,
-        typer.Option(help="Of --placement mip, in seconds: blocked (a GPU), node, energy (a kWh); e.g. energy=5000."),
+        typer.Option(help="Weights of --placement mip in seconds: blocked (a GPU), node, energy (a kWh)."),
     ] = None,
     defer: Annotated[
         bool, typer.Option("--defer", help="--placement mip may defer a job when faster GPUs are due soon.")
     ] = False,
     influence: Annotated[
         float | None,
-        typer.Option(help="Share of Slurm's weights the policy may move; 1: its order alone. Default: 1, live 0.5."),
+        typer.Option(
+            help="Share of Slurm's weights that the policy may move; 1: its order alone. Default: 1, live 0.5."
+        ),
     ] = None,
     starvation: Annotated[
         str, typer.Option(help="For jobs that wait long: cap (a model's own), lane (docs/learning.md) or none.")
     ] = "cap",
     promise: Annotated[
         str | None,
-        typer.Option(help="Supervise each policy, as 'p99 <= 1.2 x, longest <= 1.5 x' (docs/auto.md), beside itself."),
+        typer.Option(help="Also run each policy under a promise, as 'p99 <= 1.2 x, longest <= 1.5 x' (docs/auto.md)."),
     ] = None,
     window: Annotated[str | None, typer.Option(help="Measure A:B only (shares of the span, or seconds).")] = None,
     keys: Annotated[str | None, typer.Option(help="Keys of the trace that estimates use; all unless given.")] = None,
-    seed: Annotated[int, typer.Option(help="For time limits that the trace lacks.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of synthesised time limits.")] = 0,
     preempt: Annotated[
-        bool, typer.Option("--preempt", help="srpt and static-priority may preempt, work kept.")
+        bool, typer.Option("--preempt", help="Let srpt and static-priority preempt; preempted jobs keep their work.")
     ] = False,
-    outages: Annotated[Path | None, typer.Option(help="CSV time,node,up: nodes that go down and come back.")] = None,
+    outages: Annotated[Path | None, typer.Option(help="CSV time,node,up: outages of nodes.")] = None,
     weights: Annotated[str | None, typer.Option(help="Slurm's weights, e.g. age=1000,fairshare=10000.")] = None,
     format: Annotated[str | None, typer.Option(help="Format of the trace, where it is not recognised.")] = None,
     jobs_out: Annotated[
-        Path | None, typer.Option(help="Write one row a job; with several policies, one file each.")
+        Path | None, typer.Option(help="Write one row per job; with several policies, one file each.")
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report.")] = None,
     figures: Annotated[
@@ -162,38 +164,41 @@ def replay(
         bool, typer.Option("--check", help="Check the simulator's state at every pass; slow, for reporting a bug.")
     ] = False,
     backend: Annotated[
-        str, typer.Option(help="sim, or slurm: a real slurmctld on a lab of its own (docs/fidelity.md).")
+        str, typer.Option(help="sim, or slurm: a real slurmctld in its own lab (docs/fidelity.md).")
     ] = "sim",
     clock: Annotated[
-        float | None, typer.Option(help="Of --backend slurm: time runs so many times as fast; default 60.")
+        float | None, typer.Option(help="With --backend slurm: speed-up of the lab's time; default 60.")
     ] = None,
     on: Annotated[
-        Path | None, typer.Option(help="Of --backend slurm: the slurm.conf of a real cluster to submit to.")
+        Path | None, typer.Option(help="With --backend slurm: the slurm.conf of a real cluster to submit to.")
     ] = None,
-    confirm: Annotated[bool, typer.Option("--confirm", help="Real jobs may go to the cluster of --on.")] = False,
-    release: Annotated[str, typer.Option(help="Of --backend slurm: a release that lab fetch brought.")] = "",
+    confirm: Annotated[bool, typer.Option("--confirm", help="Allow real jobs on the cluster of --on.")] = False,
+    release: Annotated[str, typer.Option(help="With --backend slurm: a release from lab fetch.")] = "",
     record: Annotated[
-        Path | None, typer.Option(help="Of --backend slurm: write the run as fidelity --recorded reads it.")
+        Path | None, typer.Option(help="With --backend slurm: write the run for fidelity --recorded.")
     ] = None,
     commands: Annotated[
         bool,
         typer.Option(
-            "--commands", help="Of --backend slurm: run each job's `command`, or real work in torch; no sleep."
+            "--commands",
+            help="With --backend slurm: run each job's `command`, or real work in torch, instead of sleep.",
         ),
     ] = False,
     real_metrics: Annotated[
-        Path | None, typer.Option(help="Of --backend slurm: add a row a policy to this real_system_metrics.csv.")
+        Path | None, typer.Option(help="With --backend slurm: add one row per policy to this CSV.")
     ] = None,
     sweep: Annotated[
-        Path | None, typer.Option(help="A file of what to combine; all runs go to a Parquet file (docs/sweeps.md).")
+        Path | None, typer.Option(help="File of combinations; all runs go to a Parquet file (docs/sweeps.md).")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Of --sweep: directory of its files; default out/NAME.")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Of --sweep: processes; default one a processor.")] = None,
-    executor: Annotated[str, typer.Option(help="Of --sweep: local, or slurm: tasks of a job array.")] = "local",
-    tasks: Annotated[int, typer.Option(min=1, help="Of --executor slurm: how many.")] = 8,
-    retries: Annotated[int, typer.Option(min=0, help="Of --executor slurm: how often lost tasks run again.")] = 2,
+    out: Annotated[Path | None, typer.Option(help="With --sweep: output directory; default out/NAME.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="With --sweep: processes; default one per processor.")
+    ] = None,
+    executor: Annotated[str, typer.Option(help="With --sweep: local, or slurm: tasks of a job array.")] = "local",
+    tasks: Annotated[int, typer.Option(min=1, help="With --executor slurm: number of tasks.")] = 8,
+    retries: Annotated[int, typer.Option(min=0, help="With --executor slurm: resubmissions of lost tasks.")] = 2,
     slurm: Annotated[list[str] | None, typer.Option(help="An option for sbatch, KEY=VALUE; may be repeated.")] = None,
-    part: Annotated[str | None, typer.Option(help="Of --sweep: run the K-th of N parts, and report nothing.")] = None,
+    part: Annotated[str | None, typer.Option(help="With --sweep: run the K-th of N parts, without a report.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Replays and prints; `_HELP` is what users see."""

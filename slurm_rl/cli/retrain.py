@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _HELP = """Learn from a site's own history: split it by time, train on the first part, evaluate on the rest.
 
 The candidate takes the style that suits the first part best, and is written with its scores; nothing is switched on.
-`slurm-rl models promote DIR` does that, after a gate.
+`slurm-rl models promote DIR` switches it on, after a gate.
 
 Examples:
 
@@ -42,16 +42,18 @@ def retrain(
     from_slurm: Annotated[bool, typer.Option("--from-slurm", help="Take the history from Slurm's accounting.")] = False,
     trace: Annotated[Path | None, typer.Option(help="… or from a trace file.")] = None,
     cluster: Annotated[Path | None, typer.Option(help="Cluster file; default: TRACE's NAME.cluster.json.")] = None,
-    days: Annotated[float, typer.Option(min=0.01, help="Of history to pull.")] = 60.0,
+    days: Annotated[float, typer.Option(min=0.01, help="Days of history to read.")] = 60.0,
     slurm_conf: Annotated[Path | None, typer.Option(help="slurm.conf; default: Slurm's own.")] = None,
     init_from: Annotated[str, typer.Option(help="Model to start from; 'none': from scratch.")] = "default",
-    generations: Annotated[int, typer.Option(min=0, help="Of the search over the linear path, before PPO.")] = 20,
-    iterations: Annotated[int, typer.Option(min=0, help="Of PPO.")] = 20,
+    generations: Annotated[
+        int, typer.Option(min=0, help="Generations of the search over the linear path, before PPO.")
+    ] = 20,
+    iterations: Annotated[int, typer.Option(min=0, help="Iterations of PPO.")] = 20,
     scenes: Annotated[int, typer.Option(min=1, help="Workloads played in each iteration.")] = 24,
-    jobs: Annotated[int, typer.Option(min=100, help="Jobs of a workload.")] = 2500,
-    share: Annotated[float, typer.Option(min=0.05, max=0.95, help="Part of the time to learn from.")] = 0.6,
-    backfill: Annotated[str, typer.Option(help="Of the evaluation.")] = "slurm",
-    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    jobs: Annotated[int, typer.Option(min=100, help="Jobs in a workload.")] = 2500,
+    share: Annotated[float, typer.Option(min=0.05, max=0.95, help="Share of the time to learn from.")] = 0.6,
+    backfill: Annotated[str, typer.Option(help="Replicates of the evaluation.")] = "slurm",
+    seed: Annotated[int, typer.Option(help="Seed of all random draws.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Retrains; `_HELP` is what users see."""

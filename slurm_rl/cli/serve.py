@@ -22,7 +22,7 @@ slurm-rl serve --once --json                     one tick of the controller, wit
 def serve(
     config: Annotated[Path | None, typer.Option(help="The configuration file.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Make one tick and end, without the service.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write to a release of Slurm that is not known, too.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write to an unknown release of Slurm too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --once: print one JSON value.")] = False,
 ) -> None:
     """Run the service, and the controller that reorders the pending queue (in enforce mode)."""

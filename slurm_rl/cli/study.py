@@ -20,8 +20,8 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 _HELP = """Make a table of the guides again, or all of them.
 
-`list` names the studies, the public traces that each needs, and what is missing in the folder. `all` makes every one
-whose traces are there, into OUT/NAME.txt, names the others, and writes OUT/times.csv. `policy`, `placement` and `meta`
+`list` names the studies, the public traces that each needs, and the missing ones. `all` makes every study whose
+traces are there, into OUT/NAME.txt, names the others, and writes OUT/times.csv. `policy`, `placement` and `meta`
 take the arguments that the guides print. `--quick` takes few seeds and workloads: minutes in place of hours, for a
 check that all of it runs. docs/studies.md says where the traces come from; OUT/times.csv says how long each study took,
 by the clock and in processor time.
@@ -45,13 +45,13 @@ Examples:
 @app.command(help=_HELP)
 def study(
     name: Annotated[str, typer.Argument(help="list, all, the name of a study, policy, or placement.")],
-    arguments: Annotated[list[str] | None, typer.Argument(help="In place of those of the guides.")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments instead of the guides'.")] = None,
     traces: Annotated[
         Path | None, typer.Option(help="Folder of public traces.", envvar="SLURM_RL_TRACES", show_envvar=True)
     ] = None,
-    out: Annotated[Path, typer.Option(help="Of all: the directory for the tables.")] = Path("out/paper"),
-    quick: Annotated[bool, typer.Option("--quick", help="Few seeds and workloads: shows that it runs.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value, of list and all.")] = False,
+    out: Annotated[Path, typer.Option(help="With all: directory for the tables.")] = Path("out/paper"),
+    quick: Annotated[bool, typer.Option("--quick", help="Few seeds and workloads, to check that it runs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With list and all: print one JSON value.")] = False,
 ) -> None:
     """Runs a study; `_HELP` is what users see."""
     catalogue = importlib.import_module("slurm_rl.studies.catalogue")  # above this layer

@@ -24,7 +24,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
 Format = Annotated[str | None, typer.Option("--format", help="Format of the input, where it is not recognised.")]
 Mapping = Annotated[
     float | None,
-    typer.Option("--cpus-per-gpu", help="Google traces only: this much CPU (their unit) counts as one GPU; 0: none."),
+    typer.Option("--cpus-per-gpu", help="Google traces only: CPU (in their unit) that counts as one GPU; 0: no GPUs."),
 ]
 
 
@@ -79,7 +79,7 @@ def info(
     cpus_per_gpu: Mapping = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a trace holds: format, jobs, sizes, run times, load, and every row that was left out."""
+    """Describe a trace: format, jobs, sizes, run times, load, and every row that was left out."""
     from slurm_rl.domain.cluster import read_cluster
 
     _print(_read(trace, format_name, cpus_per_gpu), read_cluster(cluster) if cluster else None, as_json)
@@ -94,16 +94,18 @@ def info(
 )
 def convert(
     trace: Annotated[Path, typer.Argument(help="Trace file, or a directory of tables.")],
-    out: Annotated[Path, typer.Argument(help="Trace to write: .swf is SWF, all else is native CSV.")],
+    out: Annotated[Path, typer.Argument(help="Trace to write: .swf is SWF, any other name is native CSV.")],
     format_name: Format = None,
     cpus_per_gpu: Mapping = None,
-    time_limits: Annotated[bool, typer.Option("--time-limits", help="Synthesise the limits that are missing.")] = False,
+    time_limits: Annotated[bool, typer.Option("--time-limits", help="Synthesise missing limits.")] = False,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the synthesised limits.")] = 0,
-    nodes_from: Annotated[Path | None, typer.Option("--nodes-from", help="Published node list to convert too.")] = None,
+    nodes_from: Annotated[
+        Path | None, typer.Option("--nodes-from", help="Published node list to convert as well.")
+    ] = None,
     cluster_out: Annotated[Path | None, typer.Option("--cluster-out", help="Cluster file to write from it.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Convert a trace of any known format to native CSV or SWF, and say what was left out."""
+    """Convert a trace of any known format to native CSV or SWF, and list the rows left out."""
     from slurm_rl.domain.cluster import write_cluster
     from slurm_rl.errors import InputError
     from slurm_rl.traces.limits import with_time_limits
@@ -202,7 +204,7 @@ def generate(
 def perturb(
     trace: Annotated[Path, typer.Argument(help="Trace file, or a directory of tables.")],
     out: Annotated[Path, typer.Argument(help="Trace to write.")],
-    apply: Annotated[list[str], typer.Option("--apply", help="KIND=LEVEL, several are applied in order")],
+    apply: Annotated[list[str], typer.Option("--apply", help="KIND=LEVEL; several are applied in order.")],
     seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same bytes.")] = 0,
     cluster: Annotated[Path | None, typer.Option("--cluster", help="Cluster file, for capacity-dip.")] = None,
     outages_out: Annotated[Path | None, typer.Option("--outages-out", help="CSV of node outages to write.")] = None,
@@ -242,8 +244,10 @@ def perturb(
 def from_slurm(
     out: Annotated[Path, typer.Option("--out", help="Trace to write.")],
     since: Annotated[str, typer.Option("--since", help="First day or moment, as 2026-01-31 or 2026-01-31T08:00.")],
-    until: Annotated[str | None, typer.Option("--until", help="End of the time range; now unless given.")] = None,
-    cluster_out: Annotated[Path | None, typer.Option("--cluster-out", help="Cluster file of the nodes of now.")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="End of the time range; default: now.")] = None,
+    cluster_out: Annotated[
+        Path | None, typer.Option("--cluster-out", help="Cluster file to write, from the present nodes.")
+    ] = None,
     partition: Annotated[list[str] | None, typer.Option("--partition", help="Only these partitions.")] = None,
     anonymise: Annotated[bool, typer.Option("--anonymise", help="Hash users, accounts and job names.")] = False,
     salt: Annotated[str | None, typer.Option("--salt", help="Secret for the hashes; a random one by default.")] = None,
@@ -254,13 +258,13 @@ def from_slurm(
     telemetry: Annotated[
         Path | None,
         typer.Option(
-            "--telemetry", help="telemetry.sqlite, or the agents' shared directory: what jobs used, as columns."
+            "--telemetry", help="telemetry.sqlite, or the agents' shared directory: adds the measured use as columns."
         ),
     ] = None,
     conf: Annotated[Path | None, typer.Option("--conf", help="slurm.conf of the cluster, if not the default.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Pull a site's finished jobs from its accounting database with sacct.
+    """Read a site's finished jobs from its accounting database with sacct.
 
     Steps, jobs that never ran and jobs still running are left out and counted. A requeued job counts once, with its
     last run. An array task is a job. The parts of a heterogeneous job are added up to one job.

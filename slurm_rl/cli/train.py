@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 _HELP = """Learn a policy from traces and generated workloads, and write it to OUT/model.
 
 Training sees only the first part of each trace's time (--share). It starts from the heuristic sjf-age, learns what run
-time estimates miss, searches over the linear part of the network, and then improves all of it by --algo.
-OUT/curve.csv and curve.svg have the course of the validation, OUT/tensorboard all figures; --resume goes on after a
-stop, with the same result as without it.
-An OUT that holds another training is refused.
+time estimates miss, searches over the linear part of the network, and then improves all of it with --algo.
+OUT/curve.csv and curve.svg have the validation curve, OUT/tensorboard all figures. --resume continues a stopped
+training, with the same result as without the stop. An OUT that holds another training is refused.
 
 Examples:
 
@@ -46,36 +45,41 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def train(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="Directory for the model, the curve and the state of the training.")],
-    trace: Annotated[list[Path] | None, typer.Option(help="Trace to learn from; may be given several times.")] = None,
+    trace: Annotated[list[Path] | None, typer.Option(help="Trace to learn from; may be repeated.")] = None,
     cluster: Annotated[Path | None, typer.Option(help="Cluster file; default: TRACE's NAME.cluster.json.")] = None,
     algo: Annotated[str, typer.Option(help=f"{', '.join(algorithm_names())}.")] = "ppo",
-    iterations: Annotated[int, typer.Option(min=0, help="Of the algorithm; 0: lessons and search alone.")] = 60,
+    iterations: Annotated[
+        int, typer.Option(min=0, help="Iterations of the algorithm; 0: lessons and search alone.")
+    ] = 60,
     scenes: Annotated[int, typer.Option(min=1, help="Workloads played in each iteration.")] = 12,
-    jobs: Annotated[int, typer.Option(min=100, help="Jobs of a workload.")] = 2500,
+    jobs: Annotated[int, typer.Option(min=100, help="Jobs in a workload.")] = 2500,
     lessons: Annotated[int, typer.Option(min=0, help="Workloads from which run times are learned first.")] = 400,
-    generations: Annotated[int, typer.Option(min=0, help="Of the search before the algorithm.")] = 120,
+    generations: Annotated[int, typer.Option(min=0, help="Generations of the search before the algorithm.")] = 120,
     candidates: Annotated[
         str | None,
-        typer.Option(help="Of --algo metadqn: policies to choose from, POLICY,…; default: nine of them."),
+        typer.Option(help="With --algo metadqn: policies to choose from, POLICY,…; default: nine of them."),
     ] = None,
     options: Annotated[str, typer.Option("--set", help="The algorithm's own settings: NAME=NUMBER,…")] = "",
-    generated: Annotated[float, typer.Option(min=0, max=1, help="Share of workloads that are made up.")] = 0.5,
-    share: Annotated[float, typer.Option(min=0.05, max=1, help="Part of each trace's time to learn from.")] = 0.6,
-    goals: Annotated[str, typer.Option(help="Weights of what is sought.")] = "bsld=1,wait=1,p99=1,max=0.5",
+    generated: Annotated[float, typer.Option(min=0, max=1, help="Share of generated workloads.")] = 0.5,
+    share: Annotated[float, typer.Option(min=0.05, max=1, help="Share of each trace's time to learn from.")] = 0.6,
+    goals: Annotated[str, typer.Option(help="Weights of the goals.")] = "bsld=1,wait=1,p99=1,max=0.5",
     starve_drain: Annotated[
         float | None,
         typer.Option(
-            min=0.1, help="The model's cap: who waited so many backlogs goes first; default: 8, or as before."
+            min=0.1, help="The model's cap: a job that waited this many backlogs goes first; default: 8, or as before."
         ),
     ] = None,
     init_from: Annotated[str | None, typer.Option(help="Start from this model (a name or a directory).")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the training in OUT.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the training in OUT.")] = False,
     executor: Annotated[str, typer.Option(help="local, or slurm: submit each seed's training as a job.")] = "local",
     slurm: Annotated[list[str] | None, typer.Option(help="An option for sbatch, KEY=VALUE; may be repeated.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the jobs, then choose the best seed.")] = False,
-    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all random draws.")] = 0,
     seeds: Annotated[
-        int, typer.Option(min=1, help="Train so many, from --seed on, in OUT/seed-N; the best becomes OUT/model.")
+        int,
+        typer.Option(
+            min=1, help="Number of seeds to train, from --seed on, in OUT/seed-N; the best becomes OUT/model."
+        ),
     ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:

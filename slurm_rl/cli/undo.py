@@ -54,12 +54,12 @@ def run(args: list[str]) -> int:
         "--all",
         action="store_true",
         dest="everything",
-        help="Reset the SiteFactor of every job, also of those that the journal does not know.",
+        help="Reset the SiteFactor of every job, even of jobs unknown to the journal.",
     )
     parser.add_argument(
         "--after-stop", action="store_true", help="Do nothing if another controller leads: for systemd's ExecStopPost."
     )
-    parser.add_argument("--force", action="store_true", help="Write to a release of Slurm that is not known, too.")
+    parser.add_argument("--force", action="store_true", help="Write to an unknown release of Slurm too.")
     parser.add_argument("--json", action="store_true", dest="as_json", help="Print one JSON value.")
     parser.add_argument("--help", "-h", action="help", help="Show this message and exit.")
     given = parser.parse_args(args)

@@ -20,7 +20,7 @@ _LIBRARIES = ("numpy", "numba", "pandas", "torch", "mip", "fastapi", "gymnasium"
 
 @app.command()
 def show(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False) -> None:
-    """Say which slurm-rl, Python, libraries and Slurm these are.
+    """Print the versions of slurm-rl, Python, libraries and Slurm.
 
     Example: slurm-rl version --json
     """

@@ -22,22 +22,20 @@ slurm-rl when --gpus 1 --time 30 --partition short --name train --json"""
 @app.command(epilog=_EPILOG)
 def when(
     time: Annotated[str, typer.Option(help="The time limit, as sbatch takes it: 30 (minutes), 8:00:00, 1-12.")],
-    gpus: Annotated[int, typer.Option(help="How many GPUs.")] = 0,
-    gpu_type: Annotated[str, typer.Option(help="Of which type; default: any.")] = "",
-    partition: Annotated[str, typer.Option(help="In which partition; default: Slurm's default.")] = "",
-    nodes: Annotated[int, typer.Option(help="On how many nodes.")] = 1,
-    cpus: Annotated[int, typer.Option(help="How many CPUs in all; default: one for each GPU.")] = 0,
-    mem: Annotated[str, typer.Option(help="How much memory in all: 64G.")] = "0",
-    name: Annotated[
-        str, typer.Option(help="The job's name: your finished jobs of that name tell how long it runs.")
-    ] = "",
+    gpus: Annotated[int, typer.Option(help="Number of GPUs.")] = 0,
+    gpu_type: Annotated[str, typer.Option(help="GPU type; default: any.")] = "",
+    partition: Annotated[str, typer.Option(help="Partition; default: Slurm's default.")] = "",
+    nodes: Annotated[int, typer.Option(help="Number of nodes.")] = 1,
+    cpus: Annotated[int, typer.Option(help="Total CPUs; default: one for each GPU.")] = 0,
+    mem: Annotated[str, typer.Option(help="Total memory: 64G.")] = "0",
+    name: Annotated[str, typer.Option(help="The job's name: your finished jobs of that name give its run time.")] = "",
     account: Annotated[str, typer.Option(help="The account.")] = "",
     config: Annotated[Path | None, typer.Option(help="The configuration file, for the service's address.")] = None,
     socket: Annotated[Path | None, typer.Option(help="The service's unix socket.")] = None,
     url: Annotated[str | None, typer.Option(help="The service's address on TCP, https://HOST:PORT.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
-    """Say when a job would start if it were submitted now: a median and an 80% range, and what would change them."""
+    """Forecast the start of a job submitted now: a median and an 80% range, and requests that would change them."""
     from urllib.parse import urlencode
 
     from slurm_rl.config import load
