@@ -1,1 +1,1 @@
-"""The public Python API: `import slurm_rl` names what is here, and loads it when it is used."""
+"""The public Python API: `import slurm_rl` lists these names and loads each on first use."""

@@ -82,7 +82,7 @@ class Results:
 
     def _repr_html_(self) -> str:
         shown = self.table().map(_short).to_html(border=0)
-        troubled = [f"<p>{label}: {sum(told['failures'].values())} of {told['calls']} calls gave nothing usable, "
+        troubled = [f"<p>{label}: {sum(told['failures'].values())} of {told['calls']} calls gave no usable scores, "
                     "Slurm's own order stood</p>"
                     for label, told in self.failures.items() if told["failures"]]  # fmt: skip
         return f"<p>{self._title()}</p>{shown}{''.join(troubled)}{''.join(self._pictures())}"

@@ -1,4 +1,4 @@
-"""`bench ablate`: a part is taken away, the rest is trained anew, and both meet the same workloads."""
+"""`bench ablate`: retrains an agent without a part, and compares both on the same workloads."""
 
 from __future__ import annotations
 
@@ -116,5 +116,5 @@ def find(rows: Sequence[Row], settings: Settings) -> Findings:
         deltas += [{"agent": agent, "removed": n, "seeds": settings["seeds"],
                     **{f"{a}_{k}": v for a in _AIMS for k, v in zip(("ratio", "low", "high"),
                        found[n][a].as_list(), strict=True)}} for n in order]  # fmt: skip
-    return Findings("Ablate: parts removed and trained anew", summary, figures, tables, drawings,
+    return Findings("Ablate: agents retrained without a part", summary, figures, tables, drawings,
                     {"ablation_metrics.csv": deltas, "ablation_runs.csv": rows})  # fmt: skip

@@ -1,4 +1,4 @@
-"""Runs a suite as a job array on the user's own Slurm: parts write files of their own, what is lost is run again."""
+"""Runs a suite as a job array on the user's own Slurm: each part writes its own files, and lost parts run again."""
 
 from __future__ import annotations
 

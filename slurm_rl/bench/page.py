@@ -1,4 +1,4 @@
-"""Writes what a suite found: CSV files, figures, summary.json, and one HTML page that needs nothing else."""
+"""Writes a suite's results: CSV files, figures, summary.json, and one self-contained HTML page."""
 
 from __future__ import annotations
 

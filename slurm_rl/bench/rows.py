@@ -1,4 +1,4 @@
-"""Keeps the rows of finished units in files that only grow, so that a run that was killed goes on where it was."""
+"""Keeps the rows of finished units in append-only files, so a killed run resumes."""
 
 from __future__ import annotations
 

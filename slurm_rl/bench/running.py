@@ -1,4 +1,4 @@
-"""Runs the units of a suite that are not finished yet, here or as parts elsewhere, and keeps each as it ends."""
+"""Runs the unfinished units of a suite, here or as parts elsewhere, and saves each as it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schedulers that suites compare, and what one run of each gives."""
+"""The schedulers that suites compare, and the figures of one run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What paired runs of schedulers on regimes come to: standings by aim, winners by regime, gaps, and the figures."""
+"""Results of paired runs of schedulers on regimes: standings by aim, winners by regime, gaps, and figures."""
 
 from __future__ import annotations
 

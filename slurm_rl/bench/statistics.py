@@ -1,4 +1,4 @@
-"""Paired comparisons with bootstrap intervals: what differs between workloads cancels, what is drawn is a workload."""
+"""Paired comparisons with bootstrap intervals: workloads are the unit of pairing and of resampling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a suite is: units of work that run alone, tables made of their rows, and what a reader is told."""
+"""A suite: independent units of work, tables made of their rows, and a text for the reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The suites, one row each; `bench/NAME.py` is what a suite does."""
+"""The suites, one row each; `bench/NAME.py` implements a suite."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SUITES = {
     for suite in (
         Suite(
             "core",
-            "All schedulers on 56 regimes: who wins, by how much, and where nobody does.",
+            "All schedulers on 56 regimes: the winner, the margin and the ties.",
             {"seeds": 4, "jobs": 1000, "policy": None},
             "core_sim_metrics.csv",
         ),
@@ -21,7 +21,7 @@ SUITES = {
         ),
         Suite(
             "ablate",
-            "Parts of the agents removed and trained anew: what each is worth.",
+            "Agents retrained without a part: the value of each.",
             {"seeds": 3, "steps": 72_000, "jobs": 1000},
             "ablation_metrics.csv",
             ("torch",),

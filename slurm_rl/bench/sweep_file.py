@@ -1,4 +1,4 @@
-"""Reads the file of a sweep: one trace, lists of what is to be combined, and what all runs have in common."""
+"""Reads the file of a sweep: one trace, the lists to combine, and the settings of all runs."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _in_file(file: Path, error: InputError) -> InputError:
 
 def _policy(name: str) -> object:
     if name == "auto":
-        raise InputError("auto is no policy of a sweep", remedy="replay TRACE --policy auto runs it")
+        raise InputError("a sweep cannot take the policy auto", remedy="replay TRACE --policy auto runs it")
     return parse_contenders([name], "easy")
 
 

@@ -1,4 +1,4 @@
-"""Writes what a sweep found: one Parquet file of all runs, and one HTML page to compare them."""
+"""Writes a sweep's results: one Parquet file of all runs, and one HTML page to compare them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the runs of a sweep come to: each combination against the first, in pairs, and what each axis changes."""
+"""Results of a sweep: each combination against the first, in pairs, and the effect of each axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trains agents for suites: an algorithm with some of its parts changed, for a number of jobs played or for a time."""
+"""Trains agents for suites: an algorithm with some parts changed, for a number of jobs or a time."""
 
 from __future__ import annotations
 

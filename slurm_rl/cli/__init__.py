@@ -1,4 +1,4 @@
-"""The command line: `slurm-rl COMMAND …`. Commands import what they need when they run."""
+"""The command line: `slurm-rl COMMAND …`. Commands import their modules when they run."""
 
 from __future__ import annotations
 

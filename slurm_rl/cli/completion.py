@@ -1,4 +1,4 @@
-"""`slurm-rl completion`: the shell completes commands, options and names; words come from the commands themselves."""
+"""`slurm-rl completion`: shell completion of commands, options and names, from the commands themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`slurm-rl doctor`: checks a Slurm site and says what to change, and why."""
+"""`slurm-rl doctor`: checks a Slurm site and names the changes it needs, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`slurm-rl explain JOBID`: where a pending job stands, why, and what would move it; what held another one back."""
+"""`slurm-rl explain JOBID`: a pending job's place, its reasons and remedies; for other jobs, what held them back."""
 
 from __future__ import annotations
 

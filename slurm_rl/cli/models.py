@@ -1,4 +1,4 @@
-"""`slurm-rl models`: which learned policies there are, what is known of them, and which one is in charge."""
+"""`slurm-rl models`: lists, shows, fits and promotes learned policies."""
 
 from __future__ import annotations
 

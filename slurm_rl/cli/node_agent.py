@@ -1,4 +1,4 @@
-"""`slurm-rl node-agent`: samples this node's GPUs, attributes them to jobs, and serves what it finds."""
+"""`slurm-rl node-agent`: samples this node's GPUs, attributes them to jobs, and serves the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`replay --promise`: each policy with its supervisor beside itself, and who loses most with and without."""
+"""`replay --promise`: each policy with and without its supervisor, and the largest losses of each."""
 
 from __future__ import annotations
 

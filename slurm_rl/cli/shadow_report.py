@@ -1,4 +1,4 @@
-"""`slurm-rl shadow-report`: replays the shadow period in the simulator both ways and says what would have changed."""
+"""`slurm-rl shadow-report`: replays the shadow period in the simulator in both orders and compares them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`slurm-rl show-conf`: the settings that hold, and where each comes from."""
+"""`slurm-rl show-conf`: the settings in effect, and the origin of each."""
 
 from __future__ import annotations
 

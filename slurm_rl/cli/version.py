@@ -1,4 +1,4 @@
-"""`slurm-rl version`: which slurm-rl, Python, libraries and Slurm these are, as a bug report wants them."""
+"""`slurm-rl version`: versions of slurm-rl, Python, libraries and Slurm, for a bug report."""
 
 from __future__ import annotations
 

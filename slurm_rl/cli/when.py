@@ -1,4 +1,4 @@
-"""`slurm-rl when`: when a job would start that is not submitted yet, and what other requests would change."""
+"""`slurm-rl when`: the start of a job that is not submitted yet, and the effect of other requests."""
 
 from __future__ import annotations
 

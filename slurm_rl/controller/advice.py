@@ -1,4 +1,4 @@
-"""A first SiteFactor for a job that is being submitted: where the policy would put it in the queue of the last tick."""
+"""A first SiteFactor at submission: from the job's rank in the last tick's queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of a policy that chooses among others, between ticks: kept by pool, journaled, taken up after a restart."""
+"""The state of a meta-policy between ticks: kept by pool, journaled, restored after a restart."""
 
 from __future__ import annotations
 

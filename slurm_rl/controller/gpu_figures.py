@@ -1,4 +1,4 @@
-"""Speeds and watts of GPU types as the plan reckons with them: configured, measured, or as vendors publish."""
+"""Speeds and watts of GPU types for the plan: configured, measured, or the vendors' figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of each pool the lane has had on a live cluster: counted from the starts that a tick sees.
+"""The lane's share of each pool on a live cluster, counted from the starts between ticks.
 
 A replay counts starts as it makes them; live, Slurm makes them between two ticks. A job that waited at the last tick
 and runs now has started; if the lane put it first then, its work counts against the lane. What is counted is kept in a

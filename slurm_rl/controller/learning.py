@@ -1,4 +1,4 @@
-"""What finished jobs teach the live side: run times, and figures of GPU types."""
+"""Learns run times and figures of GPU types from finished jobs."""
 
 from __future__ import annotations
 

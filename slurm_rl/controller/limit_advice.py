@@ -1,4 +1,4 @@
-"""Advice on time limits from a user's own finished jobs: the one lever that users have themselves."""
+"""Advice on time limits from a user's own finished jobs."""
 
 from __future__ import annotations
 

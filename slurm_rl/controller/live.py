@@ -85,7 +85,7 @@ class ControllerLive:
         if not self.warm:
             return "kernels are being prepared"
         if self.controller.trouble:
-            return f"the last tick failed, the queue stays as it is: {self.controller.trouble}"
+            return f"the last tick failed, the queue is unchanged: {self.controller.trouble}"
         if self.controller.mode != "off" and self.controller.view is None:
             return "no tick has succeeded yet"
         return "" if self.lively() else "the controller has been silent for too long"

@@ -1,4 +1,4 @@
-"""GRES, features and node lists of a live site: what nodes have, what is in use, and which nodes a job may have."""
+"""GRES, features and node lists of a live site: the nodes' amounts, their use, and the nodes of each job."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def not_understood(job: SlurmJob, features: AbstractSet[str]) -> str:
         return error.message
     unknown = sorted(names_in(job.features) - features) if features and job.features else []
     if unknown:
-        return f"asks for the feature {unknown[0]!r}, which no node has"
+        return f"requests the feature {unknown[0]!r}, which no node has"
     if job.required_nodes and job.nodes > len(set(job.required_nodes)):
         return "names fewer nodes than it needs (--nodelist), which is not understood"
     return ""

@@ -1,4 +1,4 @@
-"""The policy of the live side: from a name to what `decide` takes; what it says passes the output gate first."""
+"""The live policy: from a name to the arguments of `decide`; its scores pass the output gate first."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def load_policy(name: str, state_dir: Path | None = None) -> LivePolicy:
     else:
         spec = parse_policy(name)
     if not spec.reachable:
-        raise InputError(f"{name!r} needs true run times, which nobody knows", field="policy", remedy="e.g. sjf@user")
+        raise InputError(f"{name!r} needs true run times, which are unknown", field="policy", remedy="e.g. sjf@user")
     if spec.outside is not None:
         judge = Judge(spec.outside, aside=True)
         return LivePolicy(spec.name, spec, spec.digest, scorer(judge, spec), judge)

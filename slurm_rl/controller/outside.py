@@ -1,4 +1,4 @@
-"""Policies that are Python, on a live queue: asked aside, through the gate, on a copy of the snapshot."""
+"""Python policies on a live queue: called through the gate, on a copy of the snapshot."""
 
 from __future__ import annotations
 

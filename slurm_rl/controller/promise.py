@@ -1,4 +1,4 @@
-"""Keeps the promise: runs Slurm's own order beside, and withholds influence before a partition or account loses by us.
+"""Keeps the promise: simulates Slurm's own order and withholds influence before a partition or account loses.
 
 Once a minute the queue is simulated forward from its present state, once as we order it and once in Slurm's own order.
 What Slurm's own order would have given a job is what it foretells when the job is first seen: later states are already
@@ -95,7 +95,7 @@ class Supervisor:
                     share = 1 - trust.withheld
                     said.append(
                         f"promise: influence on {kind} {name} {what} to {share:.0%}: {_SAID[worst]} wait is at "
-                        f"{trust.gaps[worst]:.0%} of what was promised"
+                        f"{trust.gaps[worst]:.0%} of the promise"
                     )
         return said
 

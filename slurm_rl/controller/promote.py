@@ -1,4 +1,4 @@
-"""Puts a model in charge, and takes it back: only after a replay of recent history in which it did no harm.
+"""Promotes a model after a replay of recent history in which it did no harm, and rolls it back.
 
 A promoted model is copied into the state directory, so that nothing changes under the service; one small file, replaced
 at once, says which one is in charge and which one was before. The policy `rl:current` is whatever it says.
@@ -152,7 +152,7 @@ class Promotions:
         """Puts the model before the present one in charge again."""
         current, previous = self.names()
         if not previous:
-            raise InputError("there is no model to go back to", remedy="slurm-rl models promote NAME")
+            raise InputError("no earlier model to roll back to", remedy="slurm-rl models promote NAME")
         model = load_model(self.directory / previous)
         self._write(previous, current)
         return model
@@ -164,7 +164,7 @@ class Promotions:
     def permit(self, policy: PolicySpec) -> None:
         """Lets a policy from outside change the queue."""
         if not policy.digest:
-            raise InputError(f"{policy.name}: stands in no file, so nobody could tell whether it has changed")
+            raise InputError(f"{policy.name}: is in no file, so a later change could not be detected")
         self.directory.mkdir(parents=True, exist_ok=True)
         self._replace(self.directory / _PERMITS, self._permits() | {policy.name: policy.digest})
 

@@ -1,4 +1,4 @@
-"""Orders queues that are described in requests, a JSON line each: `… -m slurm_rl.controller.ranking POLICY STATE_DIR`.
+"""Orders queues given in requests, one JSON line each: `… -m slurm_rl.controller.ranking POLICY STATE_DIR`.
 
 The service runs it as a process of its own, and kills it when it takes too long.
 """
@@ -30,7 +30,7 @@ def rank(request: Mapping[str, Any], policy_name: str, state_dir: Path) -> dict[
 
     named = request["policy"]
     if "/" in named or (":" in named and not named.startswith(_COMPILED)):
-        raise InputError("models are asked for by name here, not by path, and no code is imported", field="policy")
+        raise InputError("name a model here, not a path; no code is imported", field="policy")
     policy = load_policy(named or policy_name, state_dir)
     state = described(request)
     if len({j.job_id for j in state.jobs}) != len(state.jobs):

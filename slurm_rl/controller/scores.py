@@ -1,4 +1,4 @@
-"""Scores single jobs, as policies do that look at nothing but the job, and Slurm's own priorities."""
+"""Scores single jobs, for policies that read only the job, and computes Slurm's own priorities."""
 
 from __future__ import annotations
 

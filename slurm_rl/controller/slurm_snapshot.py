@@ -1,4 +1,4 @@
-"""From what Slurm says to a Snapshot that `decide` takes, and back from its indices to Slurm's jobs."""
+"""From Slurm's answers to the Snapshot for `decide`, and back from its indices to Slurm's jobs."""
 
 from __future__ import annotations
 

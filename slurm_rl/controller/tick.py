@@ -1,4 +1,4 @@
-"""The controller's tick: observe, decide, compare, journal, write, read back, tell."""
+"""The controller's tick: observe, decide, compare, journal, write, read back, report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Takes back whatever was written to Slurm: one loop over the writers. It needs no compiler and no arrays."""
+"""Takes back everything written to Slurm: one loop over the writers. It needs no compiler and no arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The 95% interval of what a bootstrap drew: one definition; each caller draws its own units."""
+"""The 95% interval of bootstrap samples: one definition; each caller draws its own units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster: node classes as they stand in a cluster file, with GPU types, speeds and watts."""
+"""A cluster: node classes as in a cluster file, with GPU types, speeds and watts."""
 
 from __future__ import annotations
 

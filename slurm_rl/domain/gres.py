@@ -1,4 +1,4 @@
-"""GRES: the GPUs, slices, shards and other things that nodes have and jobs ask for, in Slurm's own words."""
+"""GRES: GPUs, slices, shards and other resources of nodes and requests, in Slurm's own words."""
 
 from __future__ import annotations
 
@@ -148,11 +148,11 @@ def parse_request(text: str) -> GresRequest:
             key = f"{name}:{kind}" if kind else name
             others[key] = others.get(key, 0) + count
     if typed and gpus:
-        raise InputError("asks for GPUs with and without a type")
+        raise InputError("requests GPUs with and without a type")
     if shares and (typed or gpus):
-        raise InputError(f"asks for whole GPUs and for {shares[0][0]}")
+        raise InputError(f"requests whole GPUs and {shares[0][0]}")
     if len(shares) > 1:
-        raise InputError("asks for shares of GPUs in two ways")
+        raise InputError("requests shares of GPUs in two ways")
     sharing, share_type, count = shares[0] if shares else ("", "", 0)
     return GresRequest(tuple(typed.items()), gpus, count, sharing, share_type, tuple(others.items()))
 

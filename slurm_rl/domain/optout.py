@@ -1,4 +1,4 @@
-"""Which jobs a site or a user wants left alone: one predicate for submission and for ticks."""
+"""Jobs that a site or a user wants left alone: one predicate for submission and for ticks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an admin promises users about waits, against Slurm's own order: parsed from one line of the configuration."""
+"""An admin's promise to users about waits, against Slurm's own order: parsed from one line of the configuration."""
 
 from __future__ import annotations
 

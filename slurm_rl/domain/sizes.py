@@ -1,4 +1,4 @@
-"""One formula each for what live and replay must count alike: pools, a job's size, the estimator's groups."""
+"""One formula each for values that live and replay must count alike: pools, a job's size, the estimator's groups."""
 
 from __future__ import annotations
 

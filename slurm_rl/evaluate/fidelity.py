@@ -1,4 +1,4 @@
-"""How like a real slurmctld the simulator is: the same jobs in both, compared by their starts and waits."""
+"""Compares the simulator with a real slurmctld: the same jobs in both, by starts and waits."""
 
 from __future__ import annotations
 

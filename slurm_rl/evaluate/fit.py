@@ -1,4 +1,4 @@
-"""Which of a model's styles suits a site: replays of the site's own past decide, as for multifactor's weights.
+"""Chooses the style of a model for a site by replays of its own past, as multifactor's weights are tuned.
 
 Sites differ in what pays. Where gangs are a large part of the pool and limits are loose, it pays to let them start
 early; on a wide machine for jobs of every size, the small ones. A model's manifest has a style for each, a few changes

@@ -1,4 +1,4 @@
-"""Forecasts of start times scored on history: a period is replayed, and what was told compared with what happened."""
+"""Scores forecasts of start times on history: replays a period and compares forecasts with outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What training and fitting seek, as one figure."""
+"""The goal of training and fitting, as one figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What advice on time limits is worth to all: jobs replayed with limits that their users' finished jobs suggest."""
+"""The value of advice on time limits to all: replays jobs with limits that their users' finished jobs suggest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the promise costs and saves in replay: a policy with its supervisor, beside the same policy without.
+"""The costs and gains of the promise in replay: a policy with and without its supervisor.
 
 Slurm's own order is replayed first; what it had done by a moment is all that the supervisor sees of it then.
 """

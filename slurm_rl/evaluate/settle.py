@@ -1,4 +1,4 @@
-"""What is settled on the time before a window, before policies are compared in it: weights, and styles of models."""
+"""Tunes weights and chooses styles on the time before a window, before policies are compared in it."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def distill(
     finally:
         bare.train(was)
     if not losses:
-        raise CannotGrow("there is no batch to learn from")
+        raise CannotGrow("no batch to learn from")
     part = max(len(losses) // 10, 1)
     return Distilled(len(losses), sum(losses[:part]) / part, sum(losses[-part:]) / part)
 

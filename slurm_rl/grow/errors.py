@@ -1,4 +1,4 @@
-"""What a model refuses to grow by, in one sentence that names the layer."""
+"""Refusals to grow, in one sentence that names the layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a learned policy reads of a training: time, the learning curve, and a row for each choice."""
+"""A learned policy's input from a training: time, the learning curve, and a row for each choice."""
 
 from __future__ import annotations
 

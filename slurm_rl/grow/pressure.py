@@ -1,4 +1,4 @@
-"""The service's word on the queue: how long a job like this one would wait."""
+"""Asks the service for the expected wait of a job like this one."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def learn(
     """The network that did best on `validation` tables (the last one, if there are none), and its course there."""
     lesson = lesson or Lesson()
     if not cells:
-        raise InputError("there is no table to learn from")
+        raise InputError("no table to learn from")
     torch.manual_seed(seed)
     net = GrowthNet()
     states: list[State] = []

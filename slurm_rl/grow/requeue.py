@@ -1,4 +1,4 @@
-"""A next run of this job: whether it would come soon, how long it may take, and how the job is put back."""
+"""The next run of this job: its expected wait, its limit, and the requeue itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The learned policy's network in numpy: what a training calls at each epoch's end, without the cost of small tensors.
+"""The learned policy's network in numpy, called at each epoch's end without the cost of small tensors.
 
 Layers and menu change only when the network grows. What depends on them is kept; an epoch's end adds the time and the
 curve. `tests/unit/grow/test_study.py` holds the scores equal to those of the torch network.

@@ -1,4 +1,4 @@
-"""What may lie around a model: torch.compile, DistributedDataParallel, or a plain list of layers."""
+"""Wrappers around a model: torch.compile, DistributedDataParallel, or a plain list of layers."""
 
 from __future__ import annotations
 

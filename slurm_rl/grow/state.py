@@ -1,4 +1,4 @@
-"""What a policy sees of a training, and what it may choose."""
+"""A policy's view of a training, and its choices."""
 
 from __future__ import annotations
 

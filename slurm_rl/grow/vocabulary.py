@@ -1,4 +1,4 @@
-"""Names layers for a policy: one id for each kind and width, for ever the same within a version."""
+"""Names layers for a policy: one id for each kind and width, fixed within a version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Widens a layer so that the model computes the same function: units are copied, what reads them is divided.
+"""Widens a layer so that the model computes the same function: units are copied, their readers divided.
 
 Copies of a unit would stay equal for ever if what reads them were divided evenly. Noise that cancels out among the
 copies' outgoing weights sets them apart under any optimiser and leaves the function as it was.

@@ -1,4 +1,4 @@
-"""Writes the lab's configuration files for the Slurm release that is installed."""
+"""Writes the lab's configuration files for the installed Slurm release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds the Debian root of a Slurm release with mmdebstrap: beside its place, and renamed into it when whole."""
+"""Builds the Debian root of a Slurm release with mmdebstrap, and renames it into place when complete."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def fetch(release: str, directory: Path | None = None, again: bool = False) -> F
             if made.major != _major(release):
                 raise SlurmRlError(
                     f"Debian {SUITES[release]} has Slurm {made} now, not {release}: "
-                    "this version of slurm-rl knows no Debian that still has it"
+                    "this version of slurm-rl knows no other Debian that has it"
                 )
             if path.is_dir():
                 path.rename(old)
@@ -105,7 +105,7 @@ def _build(suite: str, target: Path) -> list[str]:
     said = _mmdebstrap(suite, target, f"--aptopt={_EXPIRED}")
     if said is not None:
         raise SlurmRlError(f"mmdebstrap {suite} failed: {_last_words(said)}")
-    return [f"the mirror's index of Debian {suite} has expired: taken as it is, its signature is valid"]
+    return [f"the mirror's index of Debian {suite} has expired; it is used anyway, because its signature is valid"]
 
 
 def _mmdebstrap(suite: str, target: Path, *options: str) -> str | None:

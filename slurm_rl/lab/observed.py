@@ -1,4 +1,4 @@
-"""What jobs of a trace did on a real Slurm: recorded in a CSV file, and as the result of a replay."""
+"""A trace's jobs on a real Slurm: recorded in a CSV file, and as the result of a replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""real_system_metrics.csv: what a trace's real run came to, one row a trace and policy."""
+"""real_system_metrics.csv: figures of real runs, one row per trace and policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replays a trace on a real slurmctld: on a lab made for it, or on a cluster that is named."""
+"""Replays a trace on a real slurmctld: on a lab made for it, or on a named cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Debian roots that hold other releases of Slurm than the installed one; labs share them and never write to them."""
+"""Debian roots with other releases of Slurm; labs share them and never write to them."""
 
 from __future__ import annotations
 
@@ -74,5 +74,5 @@ def find(release: str, directory: Path | None = None) -> Root:
     if not path.is_dir():
         raise EnvironmentMissing(f"{path} is not there, the root of Slurm {release}: sudo slurm-rl lab fetch {release}")
     if not all(Path(link).is_symlink() for link in ("/bin", "/sbin", "/lib")):
-        raise EnvironmentMissing("a lab of another release needs a machine whose /bin, /sbin and /lib lie in /usr")
+        raise EnvironmentMissing("a lab of another release needs a machine whose /bin, /sbin and /lib are in /usr")
     return Root(path)

@@ -1,4 +1,4 @@
-"""What a lab consists of: its nodes, as written in `--nodes "a100:8*4,t4:4*8"`, and its options."""
+"""The parts of a lab: its nodes, as written in `--nodes "a100:8*4,t4:4*8"`, and its options."""
 
 from __future__ import annotations
 

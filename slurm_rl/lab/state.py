@@ -1,4 +1,4 @@
-"""The lab's state file, lab.json: what was started, so that any later run can use or end it."""
+"""The lab's state file, lab.json: its processes, so that any later run can use or end them."""
 
 from __future__ import annotations
 

@@ -147,6 +147,6 @@ def _check_types(lab: Lab, trace: Trace) -> None:
     wanted = {part.lower() for kind in trace.gpu_type.names for part in kind.split("|")}
     if wanted and not wanted & present:
         raise InputError(
-            f"the trace asks for {', '.join(sorted(wanted))}, the lab has {', '.join(sorted(present)) or 'no GPUs'}",
+            f"the trace requests {', '.join(sorted(wanted))}, the lab has {', '.join(sorted(present)) or 'no GPUs'}",
             remedy="start a lab with --nodes that has the trace's types",
         )

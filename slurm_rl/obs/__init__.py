@@ -1,1 +1,1 @@
-"""What the live side tells about itself: logs, metrics, the journal, and the last tick's view of the queue."""
+"""Observability of the live side: logs, metrics, the journal, and the last tick's view of the queue."""

@@ -1,4 +1,4 @@
-"""Advice given at submission, one line each in a file of its own: sbatch waits while it is written, so no database."""
+"""Advice given at submission, one line each in a separate file: sbatch waits for the write, so no database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opens a journal for an undo, whatever the disk is like."""
+"""Opens a journal for an undo, even on a full or read-only disk."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def open_anyhow(path: Path, stack: ExitStack, *, empty: bool = False) -> tuple[J
                 shutil.copyfile(advice, copy.with_suffix(".advice"))
             journal = stack.enter_context(Journal(copy))
             journal.touched()
-            return journal, f"{problem}: read from a copy; a running service cannot be told, stop it first"
+            return journal, f"{problem}: read from a copy; a running service would not notice: stop it first"
         except (OSError, JournalError) as error:
             if not empty:
                 raise JournalError(problem) from error

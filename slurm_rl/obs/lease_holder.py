@@ -1,4 +1,4 @@
-"""Who holds the lease: a process of a machine, told apart from a later one of the same number."""
+"""The holder of the lease: a process of a machine, distinct from a later one with the same pid."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Metrics:
         )
         self.updates = Counter(
             "slurmrl_updates",
-            "Job updates by what became of them: applied, refused, unknown, not sent; shadow ones were only recorded.",
+            "Job updates by outcome: applied, refused, unknown, not sent; shadow ones were only recorded.",
             ["status"],
             registry=registry,
         )
@@ -47,7 +47,7 @@ class Metrics:
         )
         self.deferred_ended = Counter(
             "slurmrl_deferred_ended",
-            "Jobs that were deferred, by what became of them: awaited_type (started in time on the GPU type they "
+            "Deferred jobs by outcome: awaited_type (started in time on the GPU type they "
             "waited for), other_type (started in time on another), late (did not start in time), gone (cancelled, or "
             "over before they were seen to run), changed (somebody else set a start time).",
             ["outcome"],
@@ -62,8 +62,8 @@ class Metrics:
         )
         self.forecasts = Counter(
             "slurmrl_forecasts",
-            "Forecasts of start times by what came of them: held (the start lay in the 80% range), early, late, or "
-            "gone (cancelled, or nobody saw it start).",
+            "Forecasts of start times by outcome: held (the start lay in the 80% range), early, late, or "
+            "gone (cancelled, or its start was not seen).",
             ["outcome"],
             registry=registry,
         )
@@ -97,7 +97,7 @@ class Metrics:
         )
         self.promise_gap = Gauge(
             "slurmrl_promise_gap",
-            "A promised wait, as a share of what was promised: above 1 the promise is broken.",
+            "A wait as a share of its promised bound: above 1 the promise is broken.",
             ["kind", "name", "figure"],
             registry=registry,
         )
@@ -109,7 +109,7 @@ class Metrics:
         self.mode = Gauge("slurmrl_mode", "1 for the mode in effect.", ["mode"], registry=registry)
         self.leader = Gauge("slurmrl_leader", "1 while this controller holds the lease.", registry=registry)
         self.static = Gauge(
-            "slurmrl_static", "1 while the last tick failed and the queue stays as it was.", registry=registry
+            "slurmrl_static", "1 while the last tick failed and the queue is unchanged.", registry=registry
         )
         self.last_tick = Gauge(
             "slurmrl_last_tick_timestamp_seconds", "When the last tick ended well.", registry=registry

@@ -1,4 +1,4 @@
-"""The last tick's view of the queue: what `explain`, the dashboard and the service show of it."""
+"""The last tick's view of the queue, for `explain`, the dashboard and the service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the report plots: each chart as plain numbers, one series a replay."""
+"""The report's charts as plain numbers, one series per replay."""
 
 from __future__ import annotations
 

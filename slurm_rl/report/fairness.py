@@ -1,4 +1,4 @@
-"""Who gains and who loses against Slurm's own order: by user, account, partition, size and GPU type, with reasons."""
+"""Gains and losses against Slurm's own order: by user, account, partition, size and GPU type, with reasons."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _why(trace: Trace, size: Array, mine: Array, usual: tuple[float, float]) -> 
     if wide >= _TIMES:
         reasons.append(f"its jobs are {number(wide)} times as large as the usual one")
     if long >= _TIMES:
-        reasons.append(f"they ask for {number(long)} times the usual time")
+        reasons.append(f"they request {number(long)} times the usual time")
     if len(mine) < _FEW:
         reasons.append(f"with {plural(len(mine), 'job')}, little is known of its run times")
     return "; ".join(reasons) or "its jobs are as usual: others, shorter ones, go before them"

@@ -1,4 +1,4 @@
-"""The page of `forecast-report`: how well ranges hold, and forecasts beside what happened."""
+"""The page of `forecast-report`: how well ranges hold, and forecasts beside outcomes."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ def calibration_svg(told: Sequence[tuple[float, float]], futures: Sequence[tuple
     line = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in futures)
     body.append(f'<polyline class=b points="{line}"/>')
     body += [f'<circle class=dot cx="{x(a):.1f}" cy="{y(b):.1f}" r=5 />' for a, b in told]
-    body.append(f'<text x="{x(0.5):.0f}" y="{_SIZE - 6:.0f}" text-anchor=middle>share of starts told by then</text>')
-    return _svg("".join(body), "calibration: told share against share of starts")
+    body.append(
+        f'<text x="{x(0.5):.0f}" y="{_SIZE - 6:.0f}" text-anchor=middle>forecast share of starts</text>'
+    )
+    return _svg("".join(body), "calibration: forecast share against real share of starts")
 
 
 def scatter_svg(rows: Sequence[tuple[float, float, float, float]]) -> str:
@@ -58,9 +60,9 @@ def scatter_svg(rows: Sequence[tuple[float, float, float, float]]) -> str:
         )
         body.append(f'<circle class=dot cx="{x(max(median, 30)):.1f}" cy="{up:.1f}" r=2 />')
     body.append(
-        f'<text x="{x(8000):.0f}" y="{_SIZE - 6:.0f}" text-anchor=middle>wait told (line: the 80% range)</text>'
+        f'<text x="{x(8000):.0f}" y="{_SIZE - 6:.0f}" text-anchor=middle>forecast wait (line: the 80% range)</text>'
     )
-    return _svg("".join(body), "waits that were told against waits that came")
+    return _svg("".join(body), "forecast waits against real waits")
 
 
 def write_forecast_page(

@@ -1,4 +1,4 @@
-"""Writes the report: one HTML file that needs nothing else."""
+"""Writes the report: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ _SECTIONS = (
     ("Who waits", "A mean hides who pays for it. Note the logarithmic axes.",
      ("by_size", "by_priority", "by_partition", "by_user")),
     ("Winners and losers", "Each user's mean wait under a policy, against the baseline.", ("users",)),
-    ("The nodes", "Where the work lands, and how much of what is free is in pieces.", ("occupancy", "fragmentation")),
+    ("The nodes", "Where the work runs, and how fragmented the free resources are.", ("occupancy", "fragmentation")),
 )  # fmt: skip
 _FULL = {"queue", "utilization", "users", "occupancy", "fragmentation"}
 _ABSENT = {
     "by_priority": "The trace has neither priorities nor QOS, so there is no chart by priority.",
     "by_partition": "All jobs run in one partition, so there is no chart by partition.",
     "queue": "No job ever waits, so there is no queue to show.",
-    "by_user": "The trace names no users, so nothing is said about who gained and who lost.",
+    "by_user": "The trace names no users, so there is no chart of gains and losses.",
     "occupancy": "No node has a countable resource, so there is no picture of them.",
-    "fragmentation": "Nobody ever waits while something runs, so there is no fragmentation to show.",
+    "fragmentation": "No job ever waits while another runs, so there is no fragmentation to show.",
 }
 
 

@@ -1,4 +1,4 @@
-"""What the report reads of a replay: the simulator's own types fit, and it need not be imported for them."""
+"""The report's view of a replay, as protocols: the simulator's types fit without an import."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def queue(m: Comparison) -> Chart | None:
     return Chart(
         "queue",
         "Queue",
-        "Jobs waiting, by the GPU type they ask for: lower is better.",
+        "Jobs waiting, by the requested GPU type: lower is better.",
         "lines",
         TIME,
         Axis("jobs waiting", "count"),

@@ -1,4 +1,4 @@
-"""Draws several series on axes around a point, as an SVG file of its own: which direction hurts whom."""
+"""Draws several series on axes around a point, as a separate SVG file."""
 
 from __future__ import annotations
 

@@ -78,11 +78,11 @@ def _headline(runs: Sequence[ReportedRun], names: list[str], base: int, best: in
 def _wins(runs: Sequence[ReportedRun], names: list[str], base: int, best: int) -> Remark:
     wait, before = _figure(runs[best], "mean_wait"), _figure(runs[base], "mean_wait")
     if best == base:
-        text = f"{names[base]} has the least mean bounded slowdown of what can be reached."
+        text = f"{names[base]} has the smallest mean bounded slowdown of the reachable policies."
     else:
         text = (
-            f"{names[best]} has the least mean bounded slowdown of what can be reached. Jobs wait {duration(wait)} on"
-            f" average instead of {duration(before)} under {names[base]}"
+            f"{names[best]} has the smallest mean bounded slowdown of the reachable policies. Jobs wait "
+            f"{duration(wait)} on average instead of {duration(before)} under {names[base]}"
             + (f" ({ratio(wait, before)})." if before else ".")
         )
     shortest = contenders.winner(runs, "mean_wait")
@@ -180,7 +180,7 @@ def _notes(m: Comparison) -> list[str]:
     notes = []
     total, measured = len(m.trace), int(m.prepared.measured.sum())
     if measured < total:
-        notes.append(f"{measured:,} of {total:,} jobs are measured; those before the window only warm the cluster up.")
+        notes.append(f"{measured:,} of {total:,} jobs are measured; jobs before the window only warm the cluster up.")
     for note in m.trace.notes:
         if note.what == SYNTHESISED:
             notes.append(

@@ -1,4 +1,4 @@
-"""Charts of how long jobs wait, and whose."""
+"""Charts of waits, over all jobs and by group."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def by_partition(m: Comparison) -> Chart | None:
     code, chosen = largest(part, names, weight, MOST_ROWS, "others")
     if len(chosen) < 2:
         return None
-    caption = "Mean wait in each partition, those with most jobs first."
+    caption = "Mean wait in each partition, the busiest first."
     return _rows(m, "by_partition", "Wait by partition", caption, "partition", code, chosen)
 
 

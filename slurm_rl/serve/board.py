@@ -1,4 +1,4 @@
-"""The dashboard: its files, what only it asks for, and the stream that tells it of a new tick."""
+"""The dashboard: its files, its own routes, and the stream that announces new ticks."""
 
 import asyncio
 import json

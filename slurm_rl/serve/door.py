@@ -1,4 +1,4 @@
-"""The listening sockets: they turn strangers away who ask for too much, and answer the plugin where it stands."""
+"""The listening sockets: they reject strangers beyond their allowance, and answer the plugin directly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of the service one stranger may have: connections, requests a second, and seconds of work.
+"""The allowance of one stranger: connections, requests a second, and seconds of work.
 
 Strangers are users without a say in the service, and everybody who comes over TCP. They are told apart by the accepted
 socket (a uid, an address) before a byte of theirs is read. What they leave is for the plugin, root and operators.

@@ -31,6 +31,6 @@ def parse(text: str) -> JobId:
     numbers = [int(n) if n is not None else None for n in found.groups()] if found else []
     if not numbers or not numbers[0] or any(n is not None and n > _HIGHEST for n in numbers):
         raise InputError(
-            f"{text[:80]!r} is no job id: expected JOBID, JOBID_TASK, JOBID+OFFSET or JOBID.STEP, as squeue shows them"
+            f"{text[:80]!r} is not a job id: expected JOBID, JOBID_TASK, JOBID+OFFSET or JOBID.STEP, as in squeue"
         )
     return JobId(numbers[0], numbers[1], numbers[2])

@@ -1,4 +1,4 @@
-"""Bounds on every request: its size, its time, and how many are under way; a stranger's are narrower."""
+"""Bounds on every request: size, time, and number at once; narrower for strangers."""
 
 from __future__ import annotations
 

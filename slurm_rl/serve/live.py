@@ -1,4 +1,4 @@
-"""What the service needs of the live side behind it; the controller provides it."""
+"""The service's interface to the live side; the controller implements it."""
 
 from __future__ import annotations
 

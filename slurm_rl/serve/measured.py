@@ -1,4 +1,4 @@
-"""The answer about a job that is not pending: what held it back, and what it used, for its owner and for admins."""
+"""The answer about a job that is not pending: its delays and its use, for its owner and for admins."""
 
 from __future__ import annotations
 

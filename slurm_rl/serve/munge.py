@@ -1,4 +1,4 @@
-"""Who made a munge credential: Slurm's own way to tell users apart from one machine to another.
+"""Identifies the sender of a munge credential: Slurm's own way to identify users across machines.
 
 A credential is bound to one request by its payload, and munged accepts each only once and for some minutes.
 """
@@ -27,7 +27,7 @@ def credential(method: str, path: str, socket: str = "") -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except FileNotFoundError:
-        raise EnvironmentMissing("munge is not installed: it tells the service who asks") from None
+        raise EnvironmentMissing("munge is not installed: the service identifies users by it") from None
     except subprocess.TimeoutExpired:
         raise EnvironmentMissing("munged does not answer; is munge.service running?") from None
     if done.returncode != 0:
@@ -38,7 +38,7 @@ def credential(method: str, path: str, socket: str = "") -> str:
 def uid_behind(given: str, method: str, path: str, socket: str = "") -> int | str:
     """The uid that made a credential for this request, or why it counts for nothing."""
     if len(given) > _LONGEST or not _SHAPE.fullmatch(given):
-        return "this is no munge credential"
+        return "not a munge credential"
     command = ["unmunge", "--keys=STATUS,UID", *([f"--socket={socket}"] if socket else [])]
     try:
         done = subprocess.run(command, input=given.encode(), capture_output=True, timeout=_SECONDS, check=False)

@@ -1,4 +1,4 @@
-"""Who is asking: a unix socket's peer by its credentials, a TCP client by a token or a munge credential."""
+"""Identifies the caller: a unix socket's peer by its credentials, a TCP client by a token or a munge credential."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Identify:
     async def peer_of(self, request: Request) -> Peer:
         accepted = accepted_in(request.scope)
         if accepted is None:
-            raise HTTPException(401, "who asks is not known")
+            raise HTTPException(401, "unknown caller")
         if accepted.uid is not None:
             return Peer(accepted.uid, accepted.uid, Role.USER if self.gate.is_stranger(accepted.uid) else Role.ADMIN)
         given = request.headers.get("authorization", "")

@@ -1,4 +1,4 @@
-"""`GET /v1/pressure`: how long a job of a given shape would wait, by the jobs like it that are pending."""
+"""`GET /v1/pressure`: the expected wait of a request, by the pending jobs like it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks queues for those who ask in a process of its own, one at a time, and kills it when it takes too long.
+"""Ranks queues for callers in a separate process, one at a time, and kills it when it takes too long.
 
 Whatever is asked there costs neither the service's threads nor its memory; the process ends when nobody has asked for a
 while, and with the service.
@@ -71,7 +71,7 @@ class Ranker:
             said = msgspec.json.decode(_read_line(process, self._seconds))
         except (OSError, TimeoutError, msgspec.DecodeError):
             self._kill()
-            raise TooMuch(f"given up after {self._seconds:g} s: ask for a smaller queue") from None
+            raise TooMuch(f"aborted after {self._seconds:g} s: ask for a smaller queue") from None
         self._end_later()
         if "error" in said:
             raise InputError(said["error"])

@@ -1,4 +1,4 @@
-"""What somebody may do: four roles, each with all rights of those below it."""
+"""Four roles, each with all rights of the roles below it."""
 
 from __future__ import annotations
 

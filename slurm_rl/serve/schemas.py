@@ -1,4 +1,4 @@
-"""The shapes of requests and answers; what is out of range is refused before anything looks at it."""
+"""Schemas of requests and answers; values out of range are refused first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns for work that takes seconds: one question at a time of each user, some users at a time, a rest in between."""
+"""Turns for work that takes seconds: one question per user at a time, a few users at a time, with pauses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`GET /v1/when`: runs the queue forward for those who ask, in a thread of its own that comes after all others."""
+"""`GET /v1/when`: simulates the queue forward, in a separate thread of the lowest priority."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Speaks to Slurm: what it says as plain data, and clients that ask and write."""
+"""Speaks to Slurm: its answers as plain data, and clients that read and write."""

@@ -1,4 +1,4 @@
-"""What a Slurm client can do; `cli` does it through Slurm's commands, `pyslurm` writes in a way of its own."""
+"""The interface of a Slurm client; `cli` uses Slurm's commands, `pyslurm` writes through pyslurm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judges a Slurm site from facts about it: each finding says why it matters and what to write where."""
+"""Judges a Slurm site from facts about it: each finding has a reason and a remedy."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _evidence(site: Site) -> Iterator[Finding]:
             "release-untried",
             Severity.INFO,
             f"slurm-rl knows this release by {known}, and was not run on it",
-            "docs/releases.md says what was tried on what",
+            "docs/releases.md lists the tests of each release",
             "begin in shadow mode, and compare slurm-rl explain with squeue and sprio",
         )
     for lack in lacks(traits):
@@ -65,7 +65,7 @@ def _evidence(site: Site) -> Iterator[Finding]:
 
 def too_old(error: str) -> Finding:
     """The finding when Slurm is older than all that we know."""
-    return Finding("release", Severity.ERROR, error, "its commands lack what we read", "update Slurm")
+    return Finding("release", Severity.ERROR, error, "its commands lack fields that we read", "update Slurm")
 
 
 def _health(site: Site) -> Iterator[Finding]:
@@ -76,7 +76,7 @@ def _health(site: Site) -> Iterator[Finding]:
             Severity.WARNING,
             f"slurmctld has {h.agent_queue} messages and {h.dbd_agent_queue} accounting records waiting",
             "it is overloaded; our updates would add to it",
-            "sdiag; find out who sends so many requests",
+            "sdiag; find the source of the requests",
         )
     if h.backfill_mean_cycle_us > 30_000_000:
         yield Finding(
@@ -113,8 +113,8 @@ def _priority(site: Site) -> Iterator[Finding]:
         yield Finding(
             "weight-age",
             Severity.WARNING,
-            "PriorityWeightAge is ignored: there is no accounting database" if ignored else "PriorityWeightAge is 0",
-            "Slurm's own ageing is what lifts an old job when slurm-rl is not running",
+            "PriorityWeightAge is ignored: no accounting database" if ignored else "PriorityWeightAge is 0",
+            "Slurm's own ageing lifts old jobs when slurm-rl is not running",
             "AccountingStorageType=accounting_storage/slurmdbd" if ignored else "PriorityWeightAge=1000",
         )
     else:
@@ -178,7 +178,7 @@ def _scheduler(site: Site) -> Iterator[Finding]:
             "tiers",
             Severity.INFO,
             f"partitions have the PriorityTiers {', '.join(map(str, tiers))}",
-            "Slurm serves a higher tier first whatever the priority, so slurm-rl orders jobs within a tier only",
+            "Slurm serves a higher tier first, whatever the priority; slurm-rl orders jobs within a tier only",
         )
 
 
@@ -214,14 +214,14 @@ def _submit_plugin(site: Site) -> Iterator[Finding]:
         yield Finding(
             "lua",
             Severity.INFO,
-            "which Lua job_submit_lua.so links cannot be told",
+            "the Lua that job_submit_lua.so links is unknown",
             "luasocket must be installed for that version",
         )
     elif not lua.has_socket:
         yield Finding(
             "luasocket",
             Severity.ERROR,
-            f"there is no luasocket for Lua {lua.version}, which job_submit_lua.so links",
+            f"no luasocket for Lua {lua.version}, which job_submit_lua.so links",
             "the plugin cannot reach the service, so it lets every job pass unadvised",
             "apt-get install lua-socket" if lua.version in ("5.1", "5.2", "5.3", "5.4") else "install luasocket",
         )
@@ -289,8 +289,8 @@ def _gpus(site: Site) -> Iterator[Finding]:
         yield Finding(
             "accounting",
             Severity.WARNING,
-            "there is no accounting database",
-            "without it there is no fairshare, and no history to learn run times from",
+            "no accounting database",
+            "without it Slurm has no fairshare, and slurm-rl no history to learn run times from",
             "AccountingStorageType=accounting_storage/slurmdbd",
         )
     elif missing:
@@ -316,7 +316,7 @@ def _rights(site: Site) -> Iterator[Finding]:
             "rights",
             Severity.ERROR,
             f"{site.user} is neither root, SlurmUser nor an operator",
-            "only those may set SiteFactor; shadow mode needs no rights",
+            "only they may set SiteFactor; shadow mode needs no rights",
             f"sacctmgr modify user {site.user} set AdminLevel=Operator",
         )
     else:
@@ -328,7 +328,7 @@ def _rights(site: Site) -> Iterator[Finding]:
             "private-data",
             Severity.ERROR,
             f"PrivateData hides {', '.join(hidden)} from {site.user}",
-            "what we cannot see we cannot order",
+            "slurm-rl cannot order jobs that it cannot see",
             f"sacctmgr modify user {site.user} set AdminLevel=Operator",
         )
     limits = [o for o in site.options("SlurmctldParameters") if o.startswith("rl_enable")]

@@ -1,4 +1,4 @@
-"""What the doctor looks at, and what it can find."""
+"""The doctor's facts and findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node features that GPU types are called by: planned types reach Slurm under these names."""
+"""The node features of GPU types: planned types reach Slurm under these names."""
 
 from __future__ import annotations
 

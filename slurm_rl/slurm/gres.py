@@ -1,4 +1,4 @@
-"""GRES as Slurm's commands print it: what nodes have and give out, and what a job asks for of each node."""
+"""GRES as Slurm's commands print it: the nodes' amounts and use, and a job's request per node."""
 
 from __future__ import annotations
 
@@ -89,15 +89,15 @@ def asked_of_each_node(
     """
     parts = {"job": _items(per_job), "node": _items(per_node), "task": _items(per_task)}
     if _items(per_socket):
-        return "", "asks for GRES by socket (--gpus-per-socket), which is not understood"
+        return "", "requests GRES by socket (--gpus-per-socket), which is not understood"
     every = [item for items in parts.values() for item in items]
     kinds = {(name, kind) for name, kind, _, _ in every}
     if not every or (len(kinds) == 1 and every[0][0] == "gpu"):
         return "", ""
     if (parts["job"] or parts["task"]) and nodes > 1:
-        return "", "asks for several kinds of GRES by job or task, over several nodes, which is not understood"
+        return "", "requests several kinds of GRES by job or task, over several nodes, which is not understood"
     if any(name in SHARINGS for name, _, _, _ in parts["task"]):
-        return "", "asks for shares of GPUs by task, which is not understood"
+        return "", "requests shares of GPUs by task, which is not understood"
     counts: dict[str, int] = {}
     for where, items in parts.items():
         for name, kind, count, _ in items:

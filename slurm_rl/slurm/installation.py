@@ -69,7 +69,7 @@ def _model(named: object) -> Iterator[Finding]:
         )
         return
     if digest in _strings(recorded):
-        yield Finding("model", Severity.OK, f"the model {directory} is as its manifest says")
+        yield Finding("model", Severity.OK, f"the model {directory} matches its manifest")
         return
     yield Finding(
         "model",

@@ -108,7 +108,7 @@ def find_lua(plugin_dirs: list[str]) -> Lua:
         if version and interpreter_version(name) == version:
             return Lua(name, version)
     if plugin is None:
-        why = "slurmctld's job_submit_lua.so was not found on this machine (PluginDir in slurm.conf says where it is)"
+        why = "slurmctld's job_submit_lua.so was not found on this machine (see PluginDir in slurm.conf)"
     elif version is None:
         why = f"ldd does not show which Lua {plugin} links to"
     else:

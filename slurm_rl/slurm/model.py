@@ -1,4 +1,4 @@
-"""What Slurm says, as plain data: jobs, nodes, partitions, weights, and one snapshot of them all."""
+"""Slurm's answers as plain data: jobs, nodes, partitions, weights, and one snapshot of them all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slurm's reason codes in plain words: what keeps a job from starting, and what its user can do about it.
+"""Slurm's reason codes in plain words: the cause of a wait, and a remedy for the user.
 
 Two hundred codes are two families. Limits of associations and QOS follow a grammar (who, which bound, of what, for
 whom); the others have a row each. `tests/integration/lab/test_reasons.py` holds this to the list of each release.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 _WAIT = "Nothing to do but wait."
 _ADMIN = "Ask your administrators."
-_SMALLER = "Ask for less, wait until your other jobs end, or use another QOS or account."
+_SMALLER = "Request less, wait until your other jobs end, or use another QOS or account."
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ _ROWS: dict[str, tuple[str, str]] = {
     ),
     "Dependency": ("It waits for another job.", "See scontrol show job, Dependency."),
     "DependencyNeverSatisfied": (
-        "The job it depends on ended in another way than it asked for, so it will never start.",
+        "The job it depends on did not end as required, so it will never start.",
         "Cancel it (scancel), or change Dependency with scontrol update.",
     ),
     "PartitionNodeLimit": (
-        "It asks for more (or fewer) nodes than its partition allows.",
+        "It requests more (or fewer) nodes than its partition allows.",
         "Change the number of nodes, or the partition.",
     ),
     "PartitionTimeLimit": (
@@ -67,7 +67,7 @@ _ROWS: dict[str, tuple[str, str]] = {
     "NodeDown": ("A node that it needs is down.", "Wait, or take the node out of the request."),
     "FrontEndDown": ("No front end is up.", _ADMIN),
     "BadConstraints": (
-        "No node has what it asks for: features, GPUs, CPUs or memory together.",
+        "No node has the requested features, GPUs, CPUs and memory together.",
         "Compare its request with sinfo -o '%N %G %c %m %f'.",
     ),
     "Constraints": (
@@ -85,7 +85,7 @@ _ROWS: dict[str, tuple[str, str]] = {
     "InvalidQOS": ("Its QOS is not valid.", "Choose one of: sacctmgr show assoc user=$USER format=qos."),
     "AccountNotAllowed": ("Its account may not use this partition.", "Choose another partition or account."),
     "QOSNotAllowed": ("Its QOS may not be used in this partition.", "Choose another partition or QOS."),
-    "QOSUsageThreshold": ("Its QOS asks for a fairshare that you do not have now.", "Wait, or use another QOS."),
+    "QOSUsageThreshold": ("Its QOS requires a fairshare that you do not have now.", "Wait, or use another QOS."),
     "AssociationJobLimit": ("Its account has as many jobs as it may.", _SMALLER),
     "AssociationResourceLimit": ("Its account holds as much as it may.", _SMALLER),
     "AssociationTimeLimit": ("Its account has used the time it may.", _SMALLER),
@@ -94,7 +94,7 @@ _ROWS: dict[str, tuple[str, str]] = {
     "QOSTimeLimit": ("Its QOS has used the time it may.", _SMALLER),
     "AccountingPolicy": ("A limit of its account or QOS keeps it back.", _SMALLER),
     "DeadLine": ("It cannot end before its deadline.", "Give it a later --deadline or a shorter limit."),
-    "MaxMemPerLimit": ("It asks for more memory than the partition allows.", "Lower --mem."),
+    "MaxMemPerLimit": ("It requests more memory than the partition allows.", "Lower --mem."),
     "FedJobLock": ("Its federation decides where it runs.", _WAIT),
     "BurstBufferResources": ("It waits for room in the burst buffer.", _WAIT),
     "BurstBufferStageIn": ("Its data is being brought to the burst buffer.", _WAIT),
@@ -184,9 +184,9 @@ def _limit(who: str, bound: str, what: str, time: str, each: str) -> Words:
         things = f"{things} times minutes"
     owner = _WHO[who]
     if bound == "Min":
-        return Words(f"Its {owner} asks for more {things} than the job does.", "Ask for more, or use another QOS.")
+        return Words(f"Its {owner} requires more {things} than the job requests.", "Request more, or use another QOS.")
     if bound == "Grp":
         return Words(f"All jobs of its {owner} together hold as much as they may: {things}.", _SMALLER)
     # No other job's end helps one that is too large by itself.
-    remedy = "Ask for less, or use another QOS or account." if each in ("PerJob", "PerNode") else _SMALLER
+    remedy = "Request less, or use another QOS or account." if each in ("PerJob", "PerNode") else _SMALLER
     return Words(f"Its {owner} bounds what {_EACH[each]} may have: {things}.", remedy)

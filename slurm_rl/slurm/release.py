@@ -1,4 +1,4 @@
-"""Slurm's releases 22.05 to 26.05 as a table of what differs between them; everything else asks this table."""
+"""Slurm's releases 22.05 to 26.05 as a table of their differences; all other code asks this table."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def lacks(traits: Traits) -> list[Lack]:
     """What an administrator should know about a release; the same words stand in docs/releases.md."""
     found = [
         Lack(
-            "no command tells the SiteFactor of held, dependent and deferred jobs",
+            "no command shows the SiteFactor of held, dependent and deferred jobs",
             "undo writes those too, and slurmctld's acknowledgement counts",
         )
     ]
@@ -150,12 +150,12 @@ def lacks(traits: Traits) -> list[Lack]:
     if not traits.cron_field:
         found.append(
             Lack(
-                "squeue does not tell scrontab's jobs, which refuse updates",
+                "squeue does not mark scrontab's jobs, which refuse updates",
                 "with ScronParameters=enable, scontrol show job is read as well",
             )
         )
     if not traits.json_exclusive:
-        found.append(Lack("JSON does not tell an exclusive job", "squeue's text is read"))
+        found.append(Lack("JSON does not mark an exclusive job", "squeue's text is read"))
     if not traits.openmetrics:
         found.append(
             Lack("slurmctld exports no metrics", "Slurm's panels in etc/grafana stay empty; ours do not need them")

@@ -1,4 +1,4 @@
-"""Reads what squeue, sprio, sshare, scontrol and sdiag print as text, in every release of the table."""
+"""Reads the text output of squeue, sprio, sshare, scontrol and sdiag, in every release of the table."""
 
 from __future__ import annotations
 

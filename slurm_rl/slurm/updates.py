@@ -1,4 +1,4 @@
-"""Writes a batch of job updates through one scontrol process and finds out what became of each."""
+"""Writes a batch of job updates through one scontrol process and finds the outcome of each."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def command_line(update: JobUpdate) -> str:
             words.append(f"{key}={value}")
     if update.start_at is not None:
         if not 0 <= update.start_at < 2**31:
-            raise InputError(f"job {update.job_id}: {update.start_at} is no Unix time", field="StartTime")
+            raise InputError(f"job {update.job_id}: {update.start_at} is not a Unix time", field="StartTime")
         words.append(f"StartTime=uts{update.start_at}" if update.start_at else "StartTime=now")
     if len(words) == 1:
         raise InputError(f"job {update.job_id}: the update changes nothing")

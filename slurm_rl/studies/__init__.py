@@ -1,1 +1,1 @@
-"""Studies behind the tables of the guides, run by `slurm-rl study`: what they need, and where they find it."""
+"""Studies behind the tables of the guides, run by `slurm-rl study`."""

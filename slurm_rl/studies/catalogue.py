@@ -1,4 +1,4 @@
-"""The studies, one row each: what it makes, which public traces it reads, and its arguments in the guides."""
+"""The studies, one row each: the table, the public traces it needs, and its arguments in the guides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processor time of one choice of who rules, at queues as they were in a crowded replay: docs/agents.md.
+"""Processor time of one choice of a policy, at the queues of a crowded replay: docs/agents.md.
 
 slurm-rl study meta-decision
 """

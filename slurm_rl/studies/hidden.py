@@ -1,4 +1,4 @@
-"""What the hidden layers see on a workload, and what they cost there: figures of docs/learning.md.
+"""The hidden layers' inputs and costs on a workload: figures of docs/learning.md.
 
 slurm-rl study hidden [WORKLOAD,…] [BACKFILL] [REPLICATES]
 

@@ -167,7 +167,7 @@ def main(
 ) -> None:
     """Makes the runs that are still missing, as far as the time goes, and prints the tables."""
     if os.geteuid() != 0:
-        raise InputError("reality starts labs of its own, which needs root", remedy="sudo slurm-rl study reality")
+        raise InputError("reality starts its own labs, which needs root", remedy="sudo slurm-rl study reality")
     path = Path(out)
     path.parent.mkdir(parents=True, exist_ok=True)
     done: dict[str, list[dict[str, Any]]] = json.loads(path.read_text()) if path.is_file() else {}

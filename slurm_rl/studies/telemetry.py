@@ -1,4 +1,4 @@
-"""What a measured figure of a job could be worth as a feature: the ablation of docs/telemetry.md.
+"""The possible value of a measured figure of a job as a feature: the ablation of docs/telemetry.md.
 
 slurm-rl study telemetry [REPLICATES]
 

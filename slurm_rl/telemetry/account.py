@@ -1,4 +1,4 @@
-"""Adds samples up to what each job used: pure, so that a restarted agent comes to the same sums from the ring."""
+"""Adds samples up to each job's use: pure, so a restarted agent reaches the same sums from the ring."""
 
 from __future__ import annotations
 

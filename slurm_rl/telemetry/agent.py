@@ -1,4 +1,4 @@
-"""The node agent: each second it reads the GPUs, finds out whose they are, keeps the sample and adds it up."""
+"""The node agent: each second it reads the GPUs, finds their jobs, keeps the sample and adds it up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Slurm says a job holds on this node: GPUs by their GRES index, its owner, its start."""
+"""A job's allocation on this node, by Slurm: GPUs by their GRES index, its owner, its start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measured watts in place of published ones: GPU types' idle and busy power into a cluster's nodes."""
+"""Measured watts instead of published ones: GPU types' idle and busy power into a cluster's nodes."""
 
 from __future__ import annotations
 

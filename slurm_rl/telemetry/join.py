@@ -1,4 +1,4 @@
-"""Joins what was measured with a site's accounting history, as columns of its trace."""
+"""Joins measurements with a site's accounting history, as columns of its trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service's view of what jobs used: collected in the background, asked for by job."""
+"""The service's view of measured use: collected in the background, read by job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads GPUs through NVML, and goes on whatever becomes of the driver or of a GPU."""
+"""Reads GPUs through NVML, and survives the loss of the driver or of a GPU."""
 
 from __future__ import annotations
 

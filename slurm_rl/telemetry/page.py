@@ -135,7 +135,7 @@ def _agent(agent: Agent) -> list[_Family]:
 def _jobs(agent: Agent) -> list[_Family]:
     named = {
         "gpus": ("slurmrl_job_gpus", "GPUs that the job holds on this node."),
-        "gpus_used": ("slurmrl_job_gpus_used", "Of them those that the job has used so far."),
+        "gpus_used": ("slurmrl_job_gpus_used", "GPUs that the job has used so far."),
         "energy_j": ("slurmrl_job_energy_joules", "Energy of the job's GPUs so far."),
         "util_mean": ("slurmrl_job_gpu_utilization", "Mean utilization of the job's GPUs so far (in %)."),
         "memory_peak_mb": ("slurmrl_job_memory_peak_mebibytes", "Largest memory of the job on one GPU."),

@@ -1,4 +1,4 @@
-"""What one look at a GPU tells; None is what the driver does not tell."""
+"""One reading of a GPU; None stands for values that the driver does not provide."""
 
 from __future__ import annotations
 

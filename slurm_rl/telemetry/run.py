@@ -109,7 +109,7 @@ def _sample(agent: Agent, interval: float, end: threading.Event) -> None:
     while not end.is_set():
         agent.tick()
         if agent.nvml.stale_library and time.monotonic() - began > _YOUNGEST_TO_RESTART:
-            log.warning("the driver was replaced: starting anew to load its library")
+            log.warning("the driver was replaced: restarting to load its library")
             agent.close()
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606  # ourselves, as we were started
         due += interval

@@ -1,4 +1,4 @@
-"""Job records and watts from wherever a user has them: the service's store, or a directory that agents share."""
+"""Job records and watts from the service's store, or from the agents' shared directory."""
 
 from __future__ import annotations
 

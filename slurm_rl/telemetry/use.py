@@ -1,4 +1,4 @@
-"""The sample as it is kept: one record for each job on each GPU or MIG instance, each second."""
+"""The stored sample: one record for each job on each GPU or MIG instance, each second."""
 
 from __future__ import annotations
 

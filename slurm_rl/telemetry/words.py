@@ -1,4 +1,4 @@
-"""Says in words what a job used."""
+"""A job's measured use in words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def words(m: Mapping[str, Any]) -> list[str]:
         f" {m['idle_gpu_minutes']:.3g} GPU-minutes idle",
     ]
     if m["shared"]:
-        lines.append("it shared a GPU with other jobs: its part is by the time of its kernels where that is told")
+        lines.append("it shared a GPU with other jobs: its part is by the time of its kernels, where known")
     if m["sm_mhz"] is not None:
         lines.append(f"its kernels ran at {m['sm_mhz'] / 1000:.2f} GHz on average")
     if m["slowed_seconds"] >= 60:

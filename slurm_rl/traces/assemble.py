@@ -1,4 +1,4 @@
-"""Turns checked columns into a trace: drops what was screened out, starts the clock, sorts."""
+"""Turns checked columns into a trace: drops bad rows, starts the clock, sorts."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def read(source: Source, cpus_per_gpu: float | None = None) -> Trace:
         )
     if not any(job.cpus for job in jobs.values()):
         raise source.error(
-            "no event says how much CPU was requested",
+            "no event has the requested CPU",
             remedy="give task_events (2011) or instance_events (2019), or the directory that holds them",
         )
     return _trace(source, jobs, bad, cpus_per_gpu)

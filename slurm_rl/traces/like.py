@@ -1,4 +1,4 @@
-"""Imitates a trace: its cycles, bursts, users, sizes, run times, limits and GPU types, but no job or name of it."""
+"""Imitates a trace: its cycles, bursts, users, sizes, run times, limits and GPU types, but no job or name."""
 
 from __future__ import annotations
 

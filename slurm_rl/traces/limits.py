@@ -1,4 +1,4 @@
-"""Synthesises the time limits that a trace lacks, from how far real users overestimate."""
+"""Synthesises missing time limits, by the overestimates of real users."""
 
 from __future__ import annotations
 

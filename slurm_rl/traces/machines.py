@@ -1,4 +1,4 @@
-"""Machines unlike the sample: to see what a policy does where nobody tuned it.
+"""Machines unlike the sample, to test policies where they were not tuned.
 
 `capability`: thousands of nodes without GPUs, whole-node jobs from 128 nodes to all of them. `throughput`: very many
 jobs of one core. `interactive`: a small partition of short jobs by day beside a batch partition. `one-user`: one user

@@ -1,4 +1,4 @@
-"""Distorts a trace by a level, one kind at a time or several in a row, to see what a policy withstands."""
+"""Distorts a trace by a level, one kind or several in a row, to test a policy's robustness."""
 
 from __future__ import annotations
 

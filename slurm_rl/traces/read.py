@@ -1,4 +1,4 @@
-"""Reads a trace of any known format, found out by content, through the cache of parsed traces."""
+"""Reads a trace of any known format, detected by content, through the cache of parsed traces."""
 
 from __future__ import annotations
 

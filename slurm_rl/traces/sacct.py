@@ -1,4 +1,4 @@
-"""Reads what `sacct -P` or `sacct -p` prints, with the usual columns in any order."""
+"""Reads the output of `sacct -P` or `sacct -p`, with the usual columns in any order."""
 
 from __future__ import annotations
 

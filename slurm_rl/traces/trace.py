@@ -1,4 +1,4 @@
-"""A trace: what was submitted to a cluster, one row a job, as columns."""
+"""A trace: the jobs submitted to a cluster, one row each, as columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What policy gradients share: turns of an episode as padded tensors, chances of orders, returns, a checked step."""
+"""Shared by policy gradients: turns of an episode as padded tensors, chances of orders, returns, a checked step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was played in the last steps, for algorithms that learn from it more than once; drawn by priority.
+"""Replay memory of the last steps, for algorithms that reuse them; drawn by priority.
 
 A transition is one pick: a queue, the jobs already picked in this pass, the job picked next, and what comes then: the
 rest of the queue at once and for nothing, or, after the last pick that mattered, the pool's next turn, at the cost of

@@ -1,4 +1,4 @@
-"""Workloads to learn a choice of policies from, what choices cost there, and what other members would have cost."""
+"""Workloads for learning a choice of policies, the costs of choices there, and the other members' costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training of a meta-policy: the same run as any other, on workloads and figures of its own."""
+"""A training of a meta-policy: the same run as any other, with its own workloads and figures."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class MetaTrainer(Trainer):
         first = s.seed * 1_000_003 + 10_000 + number * s.scenes
         scenes = self._drawn(range(first, first + s.scenes), held_out=False)
         if not scenes:
-            raise TrainingStopped("nobody waits in these workloads: there is nothing to learn (change the load)")
+            raise TrainingStopped("no job waits in these workloads: nothing to learn (change the load)")
 
         def one(k: int) -> tuple[int, Choices, Paired | None]:
             scene, reference = scenes[k]

@@ -1,4 +1,4 @@
-"""From traces to a model directory: what `slurm-rl train` and `slurm-rl retrain` have in common."""
+"""From traces to a model directory: shared by `slurm-rl train` and `slurm-rl retrain`."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def train_model(
     trainer = _trainer(settings)(settings, parts, out, start)
     if resume:
         at = trainer.restore()
-        say(f"{out}: resuming after {at}" if at else f"{out}: nothing to resume, starting anew")
+        say(f"{out}: resuming after {at}" if at else f"{out}: nothing to resume, starting from the beginning")
     with tracked(out, settings, report, say) as told:
         net = trainer.run(told, say)
     made = {

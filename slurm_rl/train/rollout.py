@@ -1,4 +1,4 @@
-"""Plays scenes with a network that draws its orders, and turns what happened into turns with rewards."""
+"""Plays scenes with a network that draws its orders, and turns the schedule into turns with rewards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that a training run is made of, beside its traces."""
+"""The settings of a training run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The course of a training: a picture beside curve.csv, TensorBoard, and W&B or MLflow where a site has set them up."""
+"""Tracks a training: a picture beside curve.csv, TensorBoard, and W&B or MLflow where set up."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Trainer:
             quick = [pair for pair in contended if pair[1].queue < _LONGEST_QUEUE]
             if contended:
                 return quick or sorted(contended, key=lambda pair: pair[1].queue)[: -(-len(contended) // 4)]
-        raise TrainingStopped("nobody waits in these workloads: there is nothing to learn (change the load)")
+        raise TrainingStopped("no job waits in these workloads: nothing to learn (change the load)")
 
     def episodes(
         self, scenes: Sequence[tuple[Scene, Reference]], seed: int, temperature: float, net: Array | None = None

@@ -83,7 +83,7 @@ def test_a_comment_of_ten_megabytes_is_read_in_time() -> None:
 def test_a_job_id_is_read_or_refused(given_text: str) -> None:
     why = refusal(lambda: parse(given_text))
     if why:
-        assert "is no job id" in why
+        assert "is not a job id" in why
     else:
         found = parse(given_text)
         assert 0 < found.job < 2**31

@@ -1,1 +1,1 @@
-"""What the live side tells of a queue and of one job; nothing here is written to Slurm."""
+"""Reports on the live queue and on single jobs; nothing here is written to Slurm."""

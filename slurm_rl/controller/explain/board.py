@@ -1,4 +1,4 @@
-"""What the dashboard shows of the machine as a whole: counts, GPUs by type, partitions, nodes."""
+"""The dashboard's overview of the machine: counts, GPUs by type, partitions, nodes."""
 
 from __future__ import annotations
 

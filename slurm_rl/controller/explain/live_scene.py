@@ -1,4 +1,4 @@
-"""A live queue as a Scene that can be run forward: present jobs, recent ones as those to come, and one asked about."""
+"""A live queue as a Scene to simulate forward: present jobs, recent jobs as future arrivals, and a queried job."""
 
 from __future__ import annotations
 

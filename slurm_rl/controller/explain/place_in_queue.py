@@ -1,4 +1,4 @@
-"""Why a job stands where it stands, and what would move it: its place if one thing about it were different."""
+"""The reasons for a job's place, and its place under other requests."""
 
 from __future__ import annotations
 

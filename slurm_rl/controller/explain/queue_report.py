@@ -1,4 +1,4 @@
-"""What a tick shows of the queue."""
+"""A tick's report on the queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long jobs waited that ended lately, by partition: the week beside what waits now."""
+"""Waits of jobs that ended in the last week, by partition, beside the waiting jobs."""
 
 from __future__ import annotations
 

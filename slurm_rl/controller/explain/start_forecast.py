@@ -1,4 +1,4 @@
-"""When jobs of the live queue may start: told each tick, recorded, scored by what happens, and calibrated by that."""
+"""Start forecasts of the live queue: made each tick, recorded, scored by outcomes, and calibrated."""
 
 from __future__ import annotations
 

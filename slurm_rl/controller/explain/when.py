@@ -1,4 +1,4 @@
-"""When a job would start that is not submitted yet, and what other requests would change about that."""
+"""Forecasts the start of a job that is not submitted yet, and the effect of other requests."""
 
 from __future__ import annotations
 

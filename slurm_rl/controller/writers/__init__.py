@@ -1,1 +1,1 @@
-"""What the live side writes to Slurm, one file for each field of a job."""
+"""The live side's writes to Slurm, one file for each field of a job."""

@@ -36,7 +36,7 @@ def steerable(job: SlurmJob, field: str) -> str:
     if job.required_nodes:
         return "names its nodes"
     if job.prefer:
-        return "prefers features of its own"
+        return "has a preference of its own"
     if job.features and field == "features":
         return "has a constraint of its own"
     if job.array_task_count > 1:

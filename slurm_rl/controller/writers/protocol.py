@@ -1,4 +1,4 @@
-"""One protocol for whatever is written to Slurm: what users had, what is wanted, how it is written and taken back.
+"""One protocol for all writes to Slurm: the users' values, the wanted ones, writing and taking back.
 
 Undo loads the writers, and undo must start on a machine in any state: no compiler, no arrays and no framework is
 imported by this package.

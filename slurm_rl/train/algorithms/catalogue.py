@@ -56,7 +56,7 @@ class Algorithm:
         """Its own settings, some of them other than the default."""
         if not self.options:
             if given:
-                raise InputError(f"{self.name} has no settings of its own", field="--set")
+                raise InputError(f"{self.name} has no settings", field="--set")
             return None
         kind = find_kernel(within(__package__, self.options))
         known: dict[str, Any] = {f.name: type(f.default) for f in fields(kind)}

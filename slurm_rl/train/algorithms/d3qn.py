@@ -1,4 +1,4 @@
-"""Dueling double deep Q-learning: what a pick is worth is the queue's value and the job's advantage.
+"""Dueling double deep Q-learning: a pick's value is the queue's value plus the job's advantage.
 
 Advantages are the network's scores times a gain that is learned, too: so a network that starts as a heuristic stays one
 while its values find their scale, and the order of a queue by advantage is its order by score. Values begin at the mean

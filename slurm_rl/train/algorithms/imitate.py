@@ -1,4 +1,4 @@
-"""A start for learning: the linear path is the heuristic sjf-age, and the rest learns what its estimate misses.
+"""A start for learning: the linear path is the heuristic sjf-age, and the rest learns the error of its estimate.
 
 The teacher knows the true run times of a scene's jobs, the network sees only the features: it learns to expect, from
 who asks for what, what their other jobs are doing and what else waits, how far the estimate will be off.

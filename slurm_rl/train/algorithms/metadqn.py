@@ -1,4 +1,4 @@
-"""Deep Q-learning of which policy rules: what a member is worth in the state of a pool, from played choices.
+"""Deep Q-learning of the policy in charge: each member's value in the state of a pool, from played choices.
 
 The values are learned from two sources. Transitions: a choice, what waiting cost until the next one, and the value of
 the next state by a target network. And paired trials: moments at which every member was let rule the same future, so

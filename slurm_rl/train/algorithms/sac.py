@@ -1,4 +1,4 @@
-"""Discrete soft actor-critic: the scores are logits; two critics of the same make say what a pick is worth.
+"""Discrete soft actor-critic: the scores are logits; two equal critics value a pick.
 
 All expectations over picks are exact, the temperature's loss among them. The entropy that is sought is a share of the
 largest that the jobs left allow.

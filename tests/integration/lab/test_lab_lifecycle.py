@@ -210,7 +210,7 @@ def test_a_trace_is_submitted_with_its_times_and_gpus(slurm: Lab) -> None:
 
 def test_a_trace_of_other_gpus_is_refused_before_the_first_job(slurm: Lab) -> None:
     trace = make_trace("t", [0], run_time=[1], num_gpus=[1], gpu_type=["h200"])
-    with pytest.raises(InputError, match="the trace asks for h200, the lab has a100, t4, v100"):
+    with pytest.raises(InputError, match="the trace requests h200, the lab has a100, t4, v100"):
         submit_trace(slurm, trace, speedup=1)
 
 

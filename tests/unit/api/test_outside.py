@@ -395,7 +395,7 @@ def test_live_a_policy_from_outside_must_be_promoted(own: Path, tmp_path: Path) 
     assert not promotions.permitted(formula)
     slurm_rl.policy("cell")(eval("lambda queue: queue.wait"))
     cell = parse_policy("cell")
-    with pytest.raises(InputError, match="stands in no file"):
+    with pytest.raises(InputError, match="is in no file"):
         promotions.permit(cell)
 
 

@@ -66,7 +66,7 @@ def test_every_combination_once(tmp_path: Path) -> None:
         ("policies = 'fcfs'", 's.toml: names no trace (add trace = "FILE", or give TRACE)'),
         ("policies = []", "s.toml: policies: must name at least one"),
         ("policies = ['fcsf']", "s.toml: policies: unknown policy 'fcsf' (did you mean 'fcfs'?)"),
-        ("policies = ['auto']", "s.toml: policies: auto is no policy of a sweep"),
+        ("policies = ['auto']", "s.toml: policies: a sweep cannot take the policy auto"),
         ("policies = ['fcfs']\nbackfills = ['eazy']", "(did you mean 'easy'?)"),
         ("policies = ['fcfs']\nplacements = ['bestfit']", "(did you mean 'best-fit'?)"),
         ("policies = ['fcfs']\ninfluences = [1.5]", "s.toml: influences: must be within 0 and 1, got 1.5"),

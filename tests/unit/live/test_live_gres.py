@@ -125,7 +125,7 @@ def test_constraints_exclusions_and_lists() -> None:
 def test_what_is_not_understood_is_left_alone_and_says_why() -> None:
     jobs = [
         a_job(1, features="[ib*2&big*1]"),
-        a_job(2, not_understood="asks for GRES by socket (--gpus-per-socket), which is not understood"),
+        a_job(2, not_understood="requests GRES by socket (--gpus-per-socket), which is not understood"),
         a_job(3, required_nodes=("n1",), nodes=2),
         a_job(4, features="nosuch"),
         a_job(5),

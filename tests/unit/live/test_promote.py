@@ -138,7 +138,7 @@ def test_promotion_copies_and_rollback_goes_back(tmp_path: Path) -> None:
 
 
 def test_without_a_promotion_there_is_nothing_to_go_back_to(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no model to go back to"):
+    with pytest.raises(InputError, match="no earlier model to roll back to"):
         Promotions(tmp_path).rollback()
     with pytest.raises(InputError, match="no model is in charge"):
         load_policy("rl:current", tmp_path)

@@ -279,7 +279,7 @@ def test_explain_on_a_login_node(live: ControllerLive, slurm: FakeSlurm, munged:
         assert theirs["error"]["message"] == "job 78 is not yours"
         code, wrong = by_nobody(lambda: explain("7_8_9"))
         assert code != 0
-        assert "is no job id" in wrong["error"]["message"]
+        assert "is not a job id" in wrong["error"]["message"]
 
 
 @needs_root

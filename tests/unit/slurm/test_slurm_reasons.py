@@ -16,7 +16,7 @@ from slurm_rl.slurm.reasons import in_words
         ("QOSGrpGRES", "All jobs of its QOS together hold as much as they may: GPUs or other GRES."),
         ("AssocMaxJobsLimit", "Its account bounds what one user may have: running jobs."),
         ("QOSMaxCpuMinutesPerJobLimit", "Its QOS bounds what one job may have: CPUs times minutes."),
-        ("QOSMinCpuNotSatisfied", "Its QOS asks for more CPUs than the job does."),
+        ("QOSMinCpuNotSatisfied", "Its QOS requires more CPUs than the job requests."),
         ("", "Slurm has not looked at it yet."),
     ],
 )

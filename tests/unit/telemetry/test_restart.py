@@ -43,7 +43,7 @@ def test_a_replaced_driver_is_loaded_by_a_new_start(library: Path, tmp_path: Pat
     try:
         until(1, "sampling")
         world.state.init_error = MISMATCH
-        until(1, "the driver was replaced: starting anew to load its library")
+        until(1, "the driver was replaced: restarting to load its library")
         world.state.init_error = 0
         until(2, "sampling")
         calls = world.state.calls
