@@ -39,9 +39,7 @@ def calibration_svg(told: Sequence[tuple[float, float]], futures: Sequence[tuple
     line = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in futures)
     body.append(f'<polyline class=b points="{line}"/>')
     body += [f'<circle class=dot cx="{x(a):.1f}" cy="{y(b):.1f}" r=5 />' for a, b in told]
-    body.append(
-        f'<text x="{x(0.5):.0f}" y="{_SIZE - 6:.0f}" text-anchor=middle>forecast share of starts</text>'
-    )
+    body.append(f'<text x="{x(0.5):.0f}" y="{_SIZE - 6:.0f}" text-anchor=middle>forecast share of starts</text>')
     return _svg("".join(body), "calibration: forecast share against real share of starts")
 
 
