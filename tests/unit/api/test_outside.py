@@ -200,7 +200,7 @@ def test_what_a_python_policy_does_wrong_leaves_slurms_order(does: object, kind:
     bad, slurm = found.runs
     assert bad.result.start.tolist() == slurm.result.start.tolist()
     assert found.failures["bad"]["failures"].get(kind, 0) > 10
-    assert "gave nothing usable" in found._repr_html_()
+    assert "gave no usable scores" in found._repr_html_()
 
 
 def test_an_answer_that_takes_too_long_is_not_used() -> None:

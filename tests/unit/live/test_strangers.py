@@ -143,7 +143,7 @@ def test_what_takes_too_long_is_killed_and_the_next_one_is_served(ranker: Ranker
     assert first is not None
     os.kill(first.pid, signal.SIGSTOP)  # as one that computes for ever
     ranker._seconds = 0.5
-    with pytest.raises(TooMuch, match="given up"):
+    with pytest.raises(TooMuch, match="aborted"):
         ranker.work(full(QUEUE), *where)
     assert first.returncode == -signal.SIGKILL
     ranker._seconds = 60
