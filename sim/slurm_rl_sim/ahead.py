@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _LOOP = "loop=slurm_rl_sim.engine:advance"  # called from Python, not by address
 _USUAL = ("learned", "multifactor")  # policies of a plain replay; the kernels of others take no time
 _typeof: Any = numba.typeof  # published without types
+_RARE = ("place_in_blocks",)  # slots that are linked for some workloads alone
 _FEW = 3  # kernels that one process compiles as fast
 
 
@@ -64,7 +65,8 @@ def compile_ahead(contenders: Sequence[Contender], placement: str, influence: fl
 def _named(policies: Iterable[Row], placement: str, backfill: str) -> list[str]:
     """The kernels of a replay as `slot=package.module:function`, each once; those that take longest at both ends."""
     rows = [*policies, PLACEMENTS[placement], RULES[backfill]]
-    return list(dict.fromkeys([_LOOP, *(f"{slot}={where}" for row in rows for slot, where in row.kernels.items())]))
+    named = [f"{slot}={where}" for row in rows for slot, where in row.kernels.items() if slot not in _RARE]
+    return list(dict.fromkeys([_LOOP, *named]))
 
 
 def _usual() -> list[str]:
