@@ -1,4 +1,4 @@
-"""Where jobs queue: the windows of a trace from which something can be learned."""
+"""Finds the windows of a trace in which jobs queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What deferring jobs came to."""
+"""The outcome of deferred jobs."""
 
 from __future__ import annotations
 

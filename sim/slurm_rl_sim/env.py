@@ -1,4 +1,4 @@
-"""A gymnasium environment over the replay engine: the agent says which waiting job comes next.
+"""A gymnasium environment over the replay engine: the agent chooses the next waiting job.
 
 `gymnasium.make("slurm_rl/Replay-v0", trace=…, cluster=…)` makes one. At each scheduling pass of a pool in which
 something could start, the agent picks jobs one after the other. A job that fits is to start at once, and the next pick

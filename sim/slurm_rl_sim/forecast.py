@@ -1,4 +1,4 @@
-"""A start time as a median and a range that holds four starts of five, put right by how earlier forecasts fared.
+"""A start time as a median and a range that holds four starts of five, calibrated by earlier forecasts.
 
 The futures of `forward.py` know nothing of what they leave out: nodes that fail, users who cancel, limits of accounts.
 A Calibration learns from forecasts whose outcome is known by now how far to move each end and the median (conformal

@@ -1,4 +1,4 @@
-"""The queue run forward from a moment, many times: when each waiting job starts if jobs last so long and others come.
+"""Simulates the queue forward many times: the start of each waiting job under drawn run times and arrivals.
 
 Pure: a Scene is not changed, chance is an argument. Replay (`forecast-report`) and the live side (`explain`, `when`,
 the dashboard) make their Scenes from a World each, and everything after that is the same.

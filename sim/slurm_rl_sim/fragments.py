@@ -1,4 +1,4 @@
-"""While somebody waits: how much is allocated, and how much of what is free lies on partly used nodes.
+"""While jobs wait: the allocated share, and the share of free resources on partly used nodes.
 
 The one definition of fragmentation: the metric is one slice of time, the report's chart many.
 """

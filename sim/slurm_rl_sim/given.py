@@ -1,4 +1,4 @@
-"""What callers from Python give: a trace and a cluster as files or objects, policies by name or themselves."""
+"""Arguments of the Python API: a trace and a cluster as files or objects, policies by name or as objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of a replay, in seconds or ratios, over the measured jobs; one that never ran is counted, not averaged."""
+"""Figures of a replay, in seconds or ratios, over the measured jobs; a job that never ran is counted, not averaged."""
 
 from __future__ import annotations
 
@@ -127,9 +127,9 @@ METRICS = (
     Metric("p99_jct", "p99 completion", "s", -1, _WAITING, "", _percentile("jct", 99)),
     Metric("mean_bsld", "mean slowdown", "count", -1, _SLOWDOWN, "bounded; short jobs that wait long weigh most",
            lambda m: m.slow.mean(), reward="bsld", compared=True),
-    Metric("geomean_bsld", "geometric mean", "count", -1, _SLOWDOWN, "what a typical job sees",
+    Metric("geomean_bsld", "geometric mean", "count", -1, _SLOWDOWN, "the slowdown of a typical job",
            lambda m: np.exp(np.log(m.slow).mean()), reward="typical", compared=True),
-    Metric("user_bsld", "mean over users", "count", -1, _SLOWDOWN, "each user counts once, whatever they submit",
+    Metric("user_bsld", "mean over users", "count", -1, _SLOWDOWN, "each user counts once",
            lambda m: m.slow_by_user.mean(), reward="users", compared=True),
     Metric("mean_slowdown", "unbounded mean", "count", -1, _SLOWDOWN, "jobs of seconds weigh even more",
            lambda m: ((m.wait + m.run) / np.maximum(m.run, 1.0)).mean(), reward="slowdown"),
@@ -142,7 +142,7 @@ METRICS = (
     Metric("gpu_allocation_rate", "allocated while jobs wait", "share", 1, _CLUSTER, "share of GPUs",
            _of_cluster("gpu_allocation_rate")),
     Metric("fragmentation", "fragmentation", "share", -1, _CLUSTER,
-           "of what is free while jobs wait, on partly used nodes", _of_cluster("fragmentation")),
+           "share of the free resources on partly used nodes while jobs wait", _of_cluster("fragmentation")),
     Metric("queue_max", "longest queue", "count", -1, _CLUSTER, "jobs", _of_cluster("queue_max")),
     Metric("queue_mean", "mean queue", "count", -1, _CLUSTER, "jobs", _of_cluster("queue_mean")),
     Metric("jain_users", "Jain index of users", "count", 1, _OUTCOME, "1: all users are slowed down alike",
@@ -180,7 +180,7 @@ def as_markdown() -> str:
     """The table as docs/report.md has it."""
     better = {-1: "less", 0: "", 1: "more"}
     rows = [f"| `{m.name}` | {m.label} | {m.unit} | {better[m.better]} | {m.meaning} |" for m in METRICS]
-    return "\n".join(["| name | what it is | unit | better | meaning |", "|---|---|---|---|---|", *rows])
+    return "\n".join(["| name | label | unit | better | meaning |", "|---|---|---|---|---|", *rows])
 
 
 def share_of_the_way(base: float, own: float, limit: float) -> float | None:

@@ -1,4 +1,4 @@
-"""What happens to one job: it arrives, starts, ends, is preempted or loses its node."""
+"""The moves of one job: it arrives, starts, ends, is preempted or loses its node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lets a policy that is Python score the queues of the pass that is due."""
+"""Lets a Python policy score the queues of the next pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an agent picks jobs, compiled: goes to the next choice, deals a hand, takes a pick or a "not now"."""
+"""How an agent picks jobs, compiled: goes to the next choice, deals a hand, takes a pick or a deferral."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pays an agent step by step: how the reward of a window stands, were all jobs that wait to start at once."""
+"""Pays an agent step by step: the reward of a window if all waiting jobs started now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of a simulation at a moment: how full the nodes are, and who waits."""
+"""Pictures of a simulation at a moment: the load of the nodes, and the waiting jobs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def as_text(simulation: Simulation, prepared: Prepared, hand: Array) -> str:
             lines.append(f"{name:<18.18} [{'#' * full}{'.' * (_BAR - full)}] {mine.mean():4.0%}")
     jobs, live = simulation.world["jobs"], simulation.world["live"]
     size = simulation.world["requests"]["volume"]
-    lines.append(f"{len(hand)} jobs in hand:" if len(hand) else "nobody waits for a choice")
+    lines.append(f"{len(hand)} jobs in hand:" if len(hand) else "no job waits for a choice")
     for slot, j in enumerate(hand[:_ROWS].tolist()):
         waited = simulation.now - int(jobs["submit"][j])
         lines.append(

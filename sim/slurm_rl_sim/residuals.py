@@ -1,4 +1,4 @@
-"""How far run times fall from their estimates: what finished jobs taught, and run times drawn from it.
+"""Errors of run-time estimates: learned from finished jobs, and run times drawn from them.
 
 A residual is (log run time − log estimate) / spread of a job as it was estimated before it ended. Their recent values
 take the place of a normal distribution: real run times have heavier ends, on both sides.

@@ -1,4 +1,4 @@
-"""What a replay gave: when and where each job ran."""
+"""The result of a replay: the times and nodes of each job."""
 
 from __future__ import annotations
 

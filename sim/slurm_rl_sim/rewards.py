@@ -1,4 +1,4 @@
-"""What an agent is paid for a window: how its schedule's metrics compare with the baseline's."""
+"""The reward of a window: its schedule's metrics compared with the baseline's."""
 
 from __future__ import annotations
 

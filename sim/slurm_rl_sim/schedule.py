@@ -1,4 +1,4 @@
-"""One scheduling pass over a pool: order the queue, start what the backfill rule lets start, skip work that cannot."""
+"""One scheduling pass over a pool: order the queue, start the jobs that the rule allows, skip useless passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stretch of a prepared trace as a workload of its own: cut from its tables, not compiled anew."""
+"""A stretch of a prepared trace as a separate workload: cut from its tables, not built anew."""
 
 from __future__ import annotations
 

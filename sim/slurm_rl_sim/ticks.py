@@ -1,4 +1,4 @@
-"""The processor's cycle counter, readable inside compiled code: what a scheduling pass costs, at no cost."""
+"""The processor's cycle counter, readable inside compiled code: measures a scheduling pass at no cost."""
 
 from __future__ import annotations
 

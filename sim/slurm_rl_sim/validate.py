@@ -167,7 +167,7 @@ def _running(simulation: Simulation) -> Iterator[str]:
     live, pools = world["live"], world["pools"]
     running = np.flatnonzero(live["state"] == st.RUNNING)
     if not np.array_equal(running, np.flatnonzero(live["held"])):
-        yield "those who run are not those who hold nodes"
+        yield "the running jobs are not the jobs that hold nodes"
     heap = world["heap"][: int(world["heap_count"])].tolist()
     if sorted(heap) != running.tolist():
         yield "the heap does not hold the running jobs"
@@ -193,7 +193,7 @@ def _queues(simulation: Simulation) -> Iterator[str]:
     for pool in range(len(pools)):
         first, last = int(pools["queue_first"][pool]), int(pools["queue_last"][pool])
         if not pools["first_job"][pool] <= first <= last <= pools["last_job"][pool]:
-            yield f"pool {pool}: its queue lies outside of its region"
+            yield f"pool {pool}: its queue is outside its region"
         queue = world["queue"][first:last].tolist()
         mine = waiting[pool_of[waiting] == pool].tolist()
         if world["fixed_order"]:

@@ -216,7 +216,7 @@ class Windows:
     def nobody_waits(self) -> InputError:
         """What to tell a user whose trace has no queues."""
         return InputError(
-            "no window of the trace lets anybody choose: nobody waits, so there is nothing to learn",
+            "no window of the trace has a choice: no job waits, so there is nothing to learn",
             file=self._whole.trace.name,
             remedy="a smaller cluster or more load",
         )

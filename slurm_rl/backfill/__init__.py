@@ -1,1 +1,1 @@
-"""Which jobs of an ordered queue start now: one file a rule, one row each in `catalogue.py` (docs/backfill.md)."""
+"""Decides which jobs of an ordered queue start now: one file per rule, one row in `catalogue.py` (docs/backfill.md)."""

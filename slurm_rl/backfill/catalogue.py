@@ -65,7 +65,7 @@ RULES = Catalogue(
     Rule("none", "Strict order: a job that does not fit holds up all behind it.", "none:none_pass"),
     Rule(
         "firstfit",
-        "Whatever fits starts, in order; nobody has a reservation.",
+        "Every job that fits starts, in order; no job has a reservation.",
         "firstfit:firstfit_pass",
         head_blocks=False,
     ),

@@ -1,4 +1,4 @@
-"""The one way into the rules, for `decide` and for the replay engine: the World's own rule, called by its address."""
+"""The only entry to the rules, for `decide` and for the replay engine: calls the World's own rule by its address."""
 
 from __future__ import annotations
 

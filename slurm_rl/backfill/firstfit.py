@@ -1,4 +1,4 @@
-"""Backfill `firstfit`: whatever fits starts, in order, and nobody has a reservation.
+"""Backfill `firstfit`: every job that fits starts, in order; no job has a reservation.
 
 Implements N2 of docs/backfill.md.
 """

@@ -1,4 +1,4 @@
-"""Rows of a profile: what is free from each row's time until the next one's."""
+"""Rows of a profile: the free amounts from each row's time until the next one's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A site's Slurm as the rule `slurm` takes it: settings from a slurm.conf, from `scontrol show config`, or one by one.
+"""A site's Slurm for the rule `slurm`: settings from a slurm.conf, from `scontrol show config`, or one by one.
 
 Defaults are those of Slurm 22.05. Times are in seconds, whatever unit slurm.conf has.
 """

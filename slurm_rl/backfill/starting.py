@@ -1,4 +1,4 @@
-"""What the rules have in common: starting a job, the running list, views of a pool, and what is known not to fit."""
+"""Shared by the rules: starting a job, the running list, views of a pool, and requests known not to fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jobs ask for beyond CPUs, memory and GPUs of one type: GRES of each node, features, whole nodes.
+"""Requests beyond CPUs, memory and GPUs of one type: GRES of each node, features, whole nodes.
 
 Each distinct text is read once. Where no job says any of this, nothing is added to a request but what a cluster with
 several GPU types in one node needs.

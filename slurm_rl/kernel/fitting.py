@@ -1,4 +1,4 @@
-"""How many units of a request empty nodes hold: who can never run, and on which GPU types a job would fit."""
+"""Units of a request that empty nodes hold: jobs that can never run, and the GPU types a job fits on."""
 
 from __future__ import annotations
 

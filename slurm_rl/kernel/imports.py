@@ -1,4 +1,4 @@
-"""What users name from outside: `module:name`, `FILE.py:name`, or an entry point of an installed package."""
+"""Names from outside: `module:name`, `FILE.py:name`, or an entry point of an installed package."""
 
 from __future__ import annotations
 

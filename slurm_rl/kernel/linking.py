@@ -1,4 +1,4 @@
-"""Links a World: which of the kernels that are called by address its policy, placement and backfill rule ask for."""
+"""Links a World: fills its slots with the kernels of its policy, placement and backfill rule."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Which nodes a job takes."""
+"""Chooses the nodes of a job."""

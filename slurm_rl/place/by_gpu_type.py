@@ -1,4 +1,4 @@
-"""Places a job on nodes of one GPU type, the most preferred on which it fits: what `greedy` and `mip` go by.
+"""Places a job on nodes of one GPU type, the most preferred on which it fits: for `greedy` and `mip`.
 
 Implements P5 of docs/backfill.md; what it prefers is in docs/placement.md.
 """

@@ -72,7 +72,7 @@ PLACEMENTS = Catalogue(
     ),
     Placement(
         "dot-product",
-        "Where what it asks for and what is free point the same way.",
+        "The largest product of requested and free amounts.",
         "dot_product:place_dot_product",
     ),
     Placement(

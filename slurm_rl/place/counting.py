@@ -1,4 +1,4 @@
-"""When a World counts nodes that are alike (runs.py), and how its runs are made and undone."""
+"""Decides when a World counts runs of equal nodes (runs.py), and makes and undoes the runs."""
 
 from __future__ import annotations
 

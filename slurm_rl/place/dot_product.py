@@ -1,4 +1,4 @@
-"""Tetris' alignment: a job goes where what it asks for and what is free point the same way.
+"""Tetris' alignment: a job goes to the node with the largest product of requested and free amounts.
 
 Implements P0 of docs/backfill.md, after Grandl et al., "Multi-resource packing for cluster schedulers" (SIGCOMM 2014).
 """

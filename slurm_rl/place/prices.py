@@ -1,4 +1,4 @@
-"""What a second of each GPU type is worth to the jobs that wait: the lookahead over the queue.
+"""The price of a second on each GPU type for the waiting jobs: the lookahead over the queue.
 
 A linear programme shares the waiting jobs out over the types, all of which are to be through after h seconds:
 

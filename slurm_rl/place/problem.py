@@ -1,4 +1,4 @@
-"""A placement problem: nodes grouped by state, jobs by what they ask for, and what each choice costs in seconds.
+"""A placement problem: nodes grouped by state, jobs by request, and the cost of each choice in seconds.
 
 A node's *state* is what is free on it. Nodes of one state are interchangeable, so that a problem's size follows the
 number of states and of distinct requests, not that of nodes. Putting a job on a node moves the node to another state;

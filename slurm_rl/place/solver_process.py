@@ -1,4 +1,4 @@
-"""A solver in a process of its own: native code that crashes or hangs costs one answer, not the service."""
+"""A solver in a separate process: native code that crashes or hangs costs one answer, not the service."""
 
 from __future__ import annotations
 

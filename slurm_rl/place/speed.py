@@ -1,4 +1,4 @@
-"""How fast jobs run on GPU types: configured, learned from jobs that ran on several types, or as vendors publish."""
+"""Speeds of jobs on GPU types: configured, learned from jobs that ran on several types, or the vendors' figures."""
 
 from __future__ import annotations
 

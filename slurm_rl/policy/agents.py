@@ -1,4 +1,4 @@
-"""Agents of other libraries as policies: what stable-baselines3 and TorchRL train on the environment orders queues.
+"""Agents of stable-baselines3 and TorchRL, trained on the environment, as policies.
 
 An agent sees the oldest `window` jobs of a queue, as in the environment. Its preferences (logits, or values of actions)
 order them; jobs beyond the window follow in the order of submission.

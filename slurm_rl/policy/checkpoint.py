@@ -184,7 +184,7 @@ def unflatten(net: Array) -> dict[str, Array]:
 def check_place(path: Path) -> None:
     """Refuses to put a model where something else lies: what is there would be lost."""
     if path.exists() and not (path / MANIFEST).is_file():
-        raise InputError("is there, and is no model", file=str(path), remedy="give another directory")
+        raise InputError("exists and is not a model", file=str(path), remedy="give another directory")
 
 
 def save_model(

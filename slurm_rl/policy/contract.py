@@ -1,4 +1,4 @@
-"""What a model and the code must agree on: the features' version, their names, and their values on a fixed snapshot.
+"""The contract between a model and the code: the features' version, their names, and their values on a fixed snapshot.
 
 Values are compared, not source text. A change that computes the same features keeps every model; a change of anything
 that feeds them, the run-time estimator included, shows in the values and refuses the models made before it.

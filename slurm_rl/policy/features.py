@@ -1,4 +1,4 @@
-"""What a network sees of a queue: one definition for live scheduling, replay and training.
+"""A network's view of a queue: one definition for live scheduling, replay and training.
 
 A feature is computed from the World alone: what users asked for, what has finished, what runs and since when. True run
 times of unfinished jobs are not in reach. contract.py tells whether a model was made for these features.

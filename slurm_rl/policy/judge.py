@@ -1,4 +1,4 @@
-"""Calls a policy that is Python, and lets only usable scores through: the output gate of what is not ours."""
+"""Calls a Python policy and passes only usable scores: the output gate for code from outside."""
 
 from __future__ import annotations
 

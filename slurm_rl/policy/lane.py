@@ -1,4 +1,4 @@
-"""The lane: the oldest job goes first while jobs that did so have had less than their share of the work started.
+"""The lane: the oldest job goes first while such jobs have had less than their share of the work started.
 
 A cap on waiting lets every job that has waited too long go first, so under a long backlog it turns the order into first
 come, first served. The lane promotes one job at a time, the oldest, once it has waited `lane_age` times as long as the

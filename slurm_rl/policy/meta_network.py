@@ -1,4 +1,4 @@
-"""The network that chooses a policy, compiled: what each member is worth now, equal to the torch module in training.
+"""The network that chooses a policy, compiled: the value of each member now, equal to the torch module in training.
 
 Two layers of 128 over the figures of regime.py. Its cost does not grow with the queue.
 """

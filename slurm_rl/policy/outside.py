@@ -1,4 +1,4 @@
-"""Policies that are Python: by decorator, from a module or a file, from an installed package, or an ONNX file."""
+"""Python policies: by decorator, from a module or a file, from an installed package, or an ONNX file."""
 
 from __future__ import annotations
 

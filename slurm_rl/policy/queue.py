@@ -1,4 +1,4 @@
-"""A pool's waiting jobs as arrays, for policies that are Python: the figures of formulas, and a network's features."""
+"""A pool's waiting jobs as arrays, for Python policies: the figures of formulas, and a network's features."""
 
 from __future__ import annotations
 

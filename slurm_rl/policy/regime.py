@@ -1,4 +1,4 @@
-"""What a meta-policy sees of a pool when it chooses: 32 figures of its nodes, its queue, and how jobs have come lately.
+"""A meta-policy's view of a pool: 32 figures of its nodes, its queue, and recent arrivals.
 
 All of it can be known live: arrivals are the jobs of the World that were submitted since the last choice. Nothing says
 which regime a workload was made for. The cost is bounded: long queues are sampled.

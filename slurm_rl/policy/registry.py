@@ -1,4 +1,4 @@
-"""Policies by name: `sjf@user`, `multifactor`, … become what kernels take."""
+"""Policies by name: `sjf@user`, `multifactor`, … become the settings that kernels take."""
 
 from __future__ import annotations
 

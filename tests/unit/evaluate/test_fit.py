@@ -160,7 +160,7 @@ def test_the_command_fits_to_a_trace(capsys: pytest.CaptureFixture[str], tmp_pat
     (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
     code, value = call(capsys, "models", "fit", str(model.path), *options[:-1], str(tmp_path / "thesis"))
     assert code == InputError.exit_code
-    assert "is no model" in str(value)
+    assert "is not a model" in str(value)
     assert (tmp_path / "thesis" / "chapter.tex").read_text() == "years of work"
 
 
