@@ -24,7 +24,7 @@ _ITS_FEATURES = "avx2 bmi bmi2 f16c fma lzcnt movbe".split()
 
 # Folders whose kernels others call, and files without kernels whose numbers are part of them.
 _FOLDERS = ("backfill", "controller", "kernel", "place", "policy", "slurm_rl", "slurm_rl_sim")
-_NUMBERS = ("backfill/catalogue.py", "domain/sizes.py", "place/catalogue.py", "policy/catalogue.py")
+_NUMBERS = ("backfill/catalogue.py", "domain/gres.py", "domain/sizes.py", "place/catalogue.py", "policy/catalogue.py")
 
 
 def kernel_sources() -> list[Path]:
