@@ -135,7 +135,7 @@ STUDIES = {
         Study("placement", "placement.md: the tables", "placement", ("8",), ("2", "sjf-age@user", "hetero"), _OPEN),
         Study("placement-weights", "placement.md: the weights", "placement", ("weights", "2"), ("weights", "1")),
         Study("placement-orders", "placement.md: orders of GPU types", "placement", ("orders",), ("orders", "2")),
-        Study("topology", "placement.md: gangs inside blocks", "topology", ("5",), ("2", "0.8")),
+        Study("topology", "placement.md: gangs inside blocks", "topology", ("8",), ("2", "0.8")),
         Study("telemetry", "telemetry.md: a measured figure as a feature", "telemetry", ("12",), ("2",)),
         Study(
             "meta",

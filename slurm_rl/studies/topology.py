@@ -48,7 +48,7 @@ def spanning(cluster: Cluster, speed: float) -> Cluster:
 
 def main(*given: str) -> None:
     """The table: seeds, then speeds."""
-    seeds = int(given[0]) if given else 5
+    seeds = int(given[0]) if given else 8
     speeds = [float(text) for text in given[1:]] or [0.9, 0.8, 0.7]
     for speed in speeds:
         found: dict[str, list[dict[str, float]]] = {name: [] for name in (*BLIND, "topology")}
