@@ -21,6 +21,7 @@ from slurm_rl.kernel.arrays import MIX, NEVER, RECENT, RELEASED, Array
 from slurm_rl.kernel.jit import kernel
 from slurm_rl.kernel.linking import link_kernels
 from slurm_rl.kernel.links import link
+from slurm_rl.kernel.quotas import held_back
 from slurm_rl.kernel.tables import World, enough_rows
 from slurm_rl.place.catalogue import PLACEMENTS, Placement
 from slurm_rl.place.plan import Planner
@@ -89,7 +90,8 @@ def decide(
         promoted.append(first)
         queues.append((p, _free(queue, snapshot)))
     if planner is not None:
-        planner.plan(world, [(p, _free(ranked, snapshot)) for (p, _), ranked in zip(queues, order, strict=True)])
+        ranks = zip(queues, order, strict=True)
+        planner.plan(world, [(p, not_held(world, _free(ranked, snapshot))) for (p, _), ranked in ranks])
     for p, queue in queues:
         starts.extend(_starts(world, rule, snapshot.now, p, queue, cycle=False))
     if rule.on_tick and _cycle_is_due(world, snapshot.now):
@@ -129,6 +131,22 @@ def _free(queue: Array, snapshot: Snapshot) -> Array:
     if not snapshot.kept_back:
         return queue
     return np.ascontiguousarray(queue[~np.isin(queue, list(snapshot.kept_back))])
+
+
+def not_held(world: World, queue: Array) -> Array:
+    """Without the jobs that a limit of the World holds back now (L1)."""
+    if len(world["quotas"]) == 0 or not len(queue):
+        return queue
+    return np.ascontiguousarray(queue[_may_start(world.record, queue)])
+
+
+@kernel
+def _may_start(world: Array, queue: Array) -> Array:
+    w = world[0]
+    free = np.empty(len(queue), dtype=np.bool_)
+    for i in range(len(queue)):
+        free[i] = held_back(w, queue[i]) == 0
+    return free
 
 
 def ready_to_order(

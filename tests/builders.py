@@ -10,9 +10,11 @@ import numpy as np
 
 from slurm_rl.backfill.slurm_settings import SlurmSettings
 from slurm_rl.domain.cluster import Cluster, NodeClass
+from slurm_rl.domain.limits import Limits
 from slurm_rl.kernel.build import build
 from slurm_rl.policy.registry import parse_policy, with_lane
 from slurm_rl.traces.trace import Labels, Trace, make_trace
+from slurm_rl_sim.limits import with_limits
 from slurm_rl_sim.simulation import NodeEvents, Simulation
 from slurm_rl_sim.workload import requests_of, sorted_by_id
 
@@ -44,6 +46,8 @@ class Job:
     exclusive: bool = False
     switches: int = 0
     segment: int = 0
+    qos: str = ""
+    licenses: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,11 +110,12 @@ def a_trace(jobs: Sequence[Job]) -> Trace:
             account=[j.account for j in jobs],
             partition=[j.partition for j in jobs],
             job_name=[j.name for j in jobs],
+            qos=[j.qos for j in jobs],
             priority=[amount(j.priority) for j in jobs],
             deadline=[j.deadline for j in jobs],
             asked={
                 name: labels
-                for name in ("gres", "constraint", "prefer", "exclusive", "switches", "segment")
+                for name in ("gres", "constraint", "prefer", "exclusive", "switches", "segment", "licenses")
                 if ((labels := Labels.of(_text(getattr(j, name)) for j in jobs)).codes >= 0).any()
             },
         )
@@ -136,10 +141,13 @@ def a_simulation(
     lane: float = 0.0,
     slurm: SlurmSettings | None = None,
     by_runs: bool | None = None,
+    limits: Limits | None = None,
 ) -> tuple[Simulation, list[int]]:
     """A simulation that has not begun, and the jobs' ids in the order of its rows."""
     trace = a_trace(jobs)
     workload = build(requests_of(trace), cluster)
+    if limits is not None:
+        workload = with_limits(workload, trace, limits, own_limit=trace.time_limit > 0)
     simulation = Simulation(
         workload,
         trace.run_time.astype(np.float64),

@@ -12,6 +12,7 @@ from slurm_rl.backfill.starting import begin
 from slurm_rl.kernel import tables as t
 from slurm_rl.kernel.arrays import (
     CPU,
+    GIVE,
     GPU,
     LATENCY_BUCKETS,
     MEM,
@@ -22,11 +23,13 @@ from slurm_rl.kernel.arrays import (
     OTHER,
     PARTS,
     RELEASED,
+    TAKE,
     Array,
     Record,
 )
 from slurm_rl.kernel.jit import inlined, inner, kernel
 from slurm_rl.kernel.links import INT, NOTHING, by_address
+from slurm_rl.kernel.quotas import admit, count_submitted
 from slurm_rl.place.kernels import call_place
 from slurm_rl.place.runs import call_change_node
 from slurm_rl.policy.catalogue import BY_USER
@@ -34,7 +37,7 @@ from slurm_rl.policy.estimate import finish
 from slurm_rl.policy.fairshare import fair_tree
 from slurm_rl_sim.moves import arrive, granted, launch, needs, release, stop_running
 from slurm_rl_sim.schedule import schedule
-from slurm_rl_sim.state import COMPLETED, KILLED, WAITING, heap_remove, remove_started, touch
+from slurm_rl_sim.state import COMPLETED, KILLED, REJECTED, WAITING, heap_remove, remove_started, touch
 from slurm_rl_sim.ticks import cycles
 
 DONE, BEFORE_PASS, PAUSED, GROW = range(4)  # what `advance` came back for
@@ -52,6 +55,8 @@ def _ends(w: Record, now: int) -> None:
         live.state[j] = KILLED if now >= live.start[j] + limit and run > limit else COMPLETED
         w.ended += 1
         release(w, j, now)
+        if w.quotas_0 > 0:
+            count_submitted(w, j, TAKE)
         if w.source == BY_USER:
             finish(w, j, now - live.start[j] + live.done[j])
 
@@ -187,6 +192,9 @@ def _apply_events(w: Record, now: int) -> None:
         j = w.arrived
         w.arrived += 1
         if t.live(w).state[j] == WAITING:  # not rejected, and not running since a warm start
+            if w.quotas_0 > 0 and not admit(w, j):
+                t.live(w).state[j] = REJECTED
+                continue
             arrive(w, j)
 
 
@@ -285,5 +293,7 @@ def warm_start(world: Array, job: np.ndarray, began: np.ndarray, now: int) -> in
             misfits += 1
             continue
         begin(w, j, began[k], count)
+        if w.quotas_0 > 0:
+            count_submitted(w, j, GIVE)
         launch(w, j, now, began[k])
     return misfits

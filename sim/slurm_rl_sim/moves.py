@@ -6,8 +6,9 @@ import numpy as np
 
 from slurm_rl.backfill.starting import leave_running
 from slurm_rl.kernel import tables as t
-from slurm_rl.kernel.arrays import ARRIVED, GIVE, NEW_HEAD, NOW, RELEASED, TYPE, Record
+from slurm_rl.kernel.arrays import ARRIVED, GIVE, NEW_HEAD, NOW, RELEASED, TAKE, TYPE, Record
 from slurm_rl.kernel.jit import inlined, inner
+from slurm_rl.kernel.quotas import count_run
 from slurm_rl.place.kernels import apply, forget
 from slurm_rl.policy.estimate import estimate
 from slurm_rl.policy.fairshare import hold
@@ -52,6 +53,11 @@ def release(w: Record, j: int, now: int) -> None:
     if w.track_usage:
         _hold(w, j, -t.requests(w).volume[s], now)
     touch(w, pool, RELEASED)
+    if w.quotas_0 > 0:
+        count_run(w, j, TAKE)
+        for other in range(len(t.pools(w))):  # L5: whoever a limit held back may wait in another pool
+            if t.pools(w).queue_last[other] > t.pools(w).queue_first[other]:
+                touch(w, other, RELEASED)
 
 
 @inlined

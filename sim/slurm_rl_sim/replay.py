@@ -15,6 +15,7 @@ import numpy as np
 from slurm_rl.backfill.catalogue import RULES
 from slurm_rl.backfill.slurm_settings import SlurmSettings
 from slurm_rl.domain.cluster import Cluster, NodeClass, read_cluster
+from slurm_rl.domain.limits import Limits
 from slurm_rl.errors import InputError
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.kernel.build import Speeds, Workload, build
@@ -26,6 +27,7 @@ from slurm_rl.policy.registry import PolicySpec, parse_policy
 from slurm_rl.traces.limits import with_time_limits
 from slurm_rl.traces.trace import Trace
 from slurm_rl_sim.deferred import deferral_figures
+from slurm_rl_sim.limits import with_limits
 from slurm_rl_sim.metrics import metrics
 from slurm_rl_sim.result import Result, result_of
 from slurm_rl_sim.simulation import NodeEvents, Simulation, check_deferral
@@ -134,6 +136,7 @@ def prepare(
     window: tuple[int, int] | None = None,
     seed: int = 0,
     speeds: SpeedMatrix | None = None,
+    limits: Limits | None = None,
 ) -> Prepared:
     """Sorts a trace, fills in time limits, and compiles it for the cluster; refuses one in which no job could run.
 
@@ -148,8 +151,11 @@ def prepare(
         trace = trace.take(np.flatnonzero(trace.submit_time < window[1]))
     if not len(trace):
         raise InputError("has no jobs to replay", file=trace.name)
+    own_limit = trace.time_limit > 0
     trace = with_time_limits(trace, seed)
     workload = build(requests_of(trace), cluster, speeds=_speeds(trace, cluster, speeds))
+    if limits is not None:
+        workload = with_limits(workload, trace, limits, own_limit=own_limit)
     if len(workload.rejected) == len(trace):
         j, reason = next(iter(workload.rejected.items()))
         raise InputError(

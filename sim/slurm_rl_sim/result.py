@@ -12,6 +12,7 @@ from slurm_rl.traces.trace import Trace
 from slurm_rl_sim import state as st
 from slurm_rl_sim.simulation import Simulation
 
+_TOO_MANY = "too many jobs were waiting or running when it was submitted: GrpSubmitJobs or MaxSubmitJobs"
 STATE_NAMES = {st.COMPLETED: "COMPLETED", st.KILLED: "TIMEOUT", st.REJECTED: "REJECTED"}
 
 
@@ -89,6 +90,8 @@ def result_of(simulation: Simulation, trace: Trace, measured: Array) -> Result:
     rejected = dict(simulation.workload.rejected)
     left = np.flatnonzero(live["state"] == st.QUEUED)
     rejected.update(dict.fromkeys(left.tolist(), "waited to the end: the nodes it needs did not come back"))
+    turned_away = np.flatnonzero(live["state"] == st.REJECTED)
+    rejected = dict.fromkeys(turned_away.tolist(), _TOO_MANY) | rejected
     state = live["state"].copy()
     state[left] = st.REJECTED
     ran = (state == st.COMPLETED) | (state == st.KILLED)

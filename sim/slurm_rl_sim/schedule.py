@@ -44,7 +44,8 @@ def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
         return 0
     backfill = w.backfill
     preempt = w.preempt == 1 and not tick
-    only_arrivals = pools.change[pool] == ARRIVED and w.fixed_order == 1 and not preempt
+    # L5: with limits, the first in the queue may be held back, and not block: there are no shortcuts then.
+    only_arrivals = pools.change[pool] == ARRIVED and w.fixed_order == 1 and not preempt and w.quotas_0 == 0
     if only_arrivals and pools.fresh[pool] < queued:
         # Nothing has ended and the head is the same: whoever waited still waits, only arrivals can start.
         if backfill == NONE:

@@ -9,7 +9,7 @@ import numpy as np
 
 from slurm_rl.backfill.catalogue import RULES, make_tables
 from slurm_rl.backfill.slurm_settings import SlurmSettings
-from slurm_rl.decide import in_order, renew_fairshare
+from slurm_rl.decide import in_order, not_held, renew_fairshare
 from slurm_rl.domain.snapshot import Snapshot
 from slurm_rl.errors import InputError
 from slurm_rl.kernel.arrays import EVENT, NEVER, TURN, Array
@@ -31,6 +31,7 @@ from slurm_rl.policy.registry import PolicySpec, booked, network_tables, setting
 from slurm_rl_sim import state as st
 from slurm_rl_sim.engine import BEFORE_PASS, DONE, GROW, advance, warm_start
 from slurm_rl_sim.outside import score_from_outside
+from slurm_rl_sim.site_priority import partition_tables, static_points
 from slurm_rl_sim.ticks import cycles
 
 
@@ -82,6 +83,8 @@ class Simulation:
         if preempt and not policy.row.may_preempt:
             able = " or ".join(row.name for row in POLICIES if row.may_preempt)
             raise InputError(f"preemption needs the policy {able}", field="--preempt")
+        if preempt and "quotas" in workload.site:
+            raise InputError("not together with limits", field="--preempt", remedy="leave out --preempt or --limits")
         if not 0.0 <= influence <= 1.0:
             raise InputError(f"must be between 0 and 1, got {influence:g}", field="--influence")
         if planner is not None and planner.settings.deferral is not None:
@@ -91,17 +94,26 @@ class Simulation:
         self.workload, self.policy = workload, policy
         self.planner = (planner or Planner()) if self.placement.planned else None
         self.judge = Judge(policy.outside) if policy.outside is not None else None
+        own: dict[str, Array] = {}
         if slurm is not None:
+            raw = "NO_NORMAL_PART" in slurm.priority_flags
+            own |= partition_tables(workload, slurm.partitions, raw=raw)
+            if weights is None and slurm.has_weights:
+                own["points"] = static_points(workload, slurm)
             weights = weights or slurm.own_weights
+        own |= workload.site
         settings = settings_for(policy, influence=influence, preempt=preempt, weights=weights)
         settings |= slurm.priority if slurm is not None else {}
         settings |= self.rule.told(slurm) | self.placement.settings
+        settings["fixed_order"] = settings["fixed_order"] and "tiers" not in own
         counts = (pays(workload) if by_runs is None else by_runs) and not preempt
         settings["by_runs"] = counts and may_count(workload, backfill, self.placement.name)
-        self.world = self._make_world(settings, run_time, events or NodeEvents())
+        self.world = self._make_world(settings, run_time, events or NodeEvents(), own)
         self.cycles_per_second = 0.0
 
-    def _make_world(self, settings: dict[str, float], run_time: Array, events: NodeEvents) -> World:
+    def _make_world(
+        self, settings: dict[str, float], run_time: Array, events: NodeEvents, own: dict[str, Array]
+    ) -> World:
         wl = self.workload
         world = new_world(
             wl,
@@ -110,6 +122,7 @@ class Simulation:
             bookings=self.rule.keeps_bookings,
             work=np.asarray(run_time, dtype=np.float64) * wl.reference_speed,
             events=self._events(events),
+            **{name: table.copy() for name, table in own.items()},
             **network_tables(self.policy, len(wl.jobs)),
             **meta_tables(self.policy, len(wl.pools)),
         )
@@ -190,7 +203,7 @@ class Simulation:
             queue = self.world["queue"][int(pools["queue_first"][pool]) : int(pools["queue_last"][pool])]
             if not self.world["fixed_order"]:
                 queue = in_order(self.world.record, float(self.now), queue)
-            queues.append((pool, queue))
+            queues.append((pool, not_held(self.world, queue)))
         planner.plan(self.world, queues)
 
     def to_next_pass(self) -> bool:

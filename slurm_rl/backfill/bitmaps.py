@@ -49,7 +49,8 @@ def make_bitmaps(world: World) -> None:
     )
     world["then"] = np.zeros((len(nodes), 5), dtype=np.int64)
     world["mark"] = 0
-    slots = max(min(depth, len(requests)), 1)
+    # With limits, those that are held back may stand before many that are looked at (L3).
+    slots = max(len(requests) if len(world["quotas"]) else min(depth, len(requests)), 1)
     world["avail"] = np.zeros((slots, len(nodes)), dtype=np.int64)
     world["roomy"] = np.zeros((slots, words), dtype=np.int64)
     world["slot_shape"] = np.zeros(slots, dtype=np.int64)

@@ -13,6 +13,7 @@ from slurm_rl.backfill.starting import begin, copy_pool, meet
 from slurm_rl.kernel import tables as t
 from slurm_rl.kernel.arrays import FIRST_ROW, GIVE, NOW, RELEASED, SCRATCH, TAKE, Record
 from slurm_rl.kernel.jit import inlined, inner, kernel
+from slurm_rl.kernel.quotas import held_back
 from slurm_rl.place.capacity import fits_totals
 from slurm_rl.place.kernels import apply, call_place, forget, place_job, record
 
@@ -129,6 +130,8 @@ def conservative_pass(
     if 4 + t.pools(w).running[pool] + 4 * queued > len(t.rows(w)):
         return MORE_ROWS
     count = _build(w, pool, now)
+    if w.quotas_0 > 0:
+        released |= _unbook_held(w, order, first, last)
     for i in range(first, last):
         j = order[i]
         if t.live(w).booked_start[j] >= 0:
@@ -141,6 +144,8 @@ def conservative_pass(
                 continue
             count = _occupy(w, count, pool, j, t.live(w).booked_start[j], t.live(w).booked[j], GIVE)
             unbook(w, j)
+        if held_back(w, j) > 0:
+            continue
         at = _earliest(w, count, pool, j)
         if at < 0:
             continue  # fits on no empty cluster while nodes are down: booked again when they return
@@ -156,6 +161,17 @@ def conservative_pass(
             t.live(w).booked_start[j] = start
             count = _occupy(w, count, pool, j, start, t.live(w).booked[j], TAKE)
     return starts
+
+
+@inner
+def _unbook_held(w: Record, order: np.ndarray, first: int, last: int) -> bool:
+    """L3: drops the bookings of jobs that a limit holds back; whether there were any."""
+    any_dropped = False
+    for i in range(first, last):
+        if t.live(w).booked_start[order[i]] >= 0 and held_back(w, order[i]) > 0:
+            unbook(w, order[i])
+            any_dropped = True
+    return any_dropped
 
 
 @inlined

@@ -15,6 +15,7 @@ from slurm_rl.backfill.starting import begin, try_start
 from slurm_rl.kernel import tables as t
 from slurm_rl.kernel.arrays import EXTRA, NOW, Array, Record
 from slurm_rl.kernel.jit import inlined, inner, kernel
+from slurm_rl.kernel.quotas import AMOUNTS, JOBS, LICENSES, held_back
 from slurm_rl.place.kernels import call_place, deferred
 
 _NOTHING, _STARTED, _RESERVED = range(3)  # what a cycle did for a job
@@ -83,7 +84,8 @@ def slurm_cycle(
 ) -> int:
     """One cycle of sched/backfill over order[first:last] (S3 to S8); the number of started jobs."""
     jobs, requests = t.jobs(w), t.requests(w)
-    last = min(last, first + w.bf_depth)
+    if w.quotas_0 == 0:
+        last = min(last, first + w.bf_depth)
     # Reservations matter only to a later job that could start now: without one, the cycle would change nothing.
     final = -1
     for i in range(first, last):
@@ -102,12 +104,24 @@ def slurm_cycle(
     w.slots = 0
     if w.bf_user > 0 or w.bf_part > 0:
         t.tally(w)[:] = 0
-    starts, plans = 0, 0
+    starts, plans, tested = 0, 0, 0
     i = first
     while i <= final:
         j = order[i]
         i += 1
+        held = held_back(w, j)
+        if held == JOBS:
+            continue
         if _over_limits(w, j):
+            tested += 1
+            continue
+        if held == LICENSES:
+            continue
+        # L3: only what select/cons_tres was asked about counts towards bf_max_job_test.
+        tested += 1
+        if tested > w.bf_depth:
+            break
+        if held == AMOUNTS:
             continue
         s = np.int64(jobs.request[j])
         limit = jobs.limit[j]

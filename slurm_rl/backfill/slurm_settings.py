@@ -5,12 +5,14 @@ Defaults are those of Slurm 22.05. Times are in seconds, whatever unit slurm.con
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from slurm_rl.backfill.conf_partitions import partition_lines
+from slurm_rl.domain.durations import seconds_of
+from slurm_rl.domain.limits import PartitionBounds
 from slurm_rl.errors import InputError, unknown_name
 
 FOREVER = 365 * 86400  # UNLIMITED, in seconds
@@ -55,6 +57,7 @@ class SlurmSettings:
     weights: Mapping[str, float] = field(default_factory=dict)  # age, fairshare, job_size, partition, qos, tres
     tres_weights: Mapping[str, float] = field(default_factory=dict)  # PriorityWeightTRES
     has_weights: bool = False  # whether the site said any
+    partitions: Mapping[str, PartitionBounds] = field(default_factory=dict)  # PriorityTier, PriorityJobFactor
 
     @property
     def scheduler_parameters(self) -> str:
@@ -128,20 +131,7 @@ def _flag(text: str) -> bool:
 
 
 def _duration(text: str) -> int:
-    """`D-HH[:MM[:SS]]`, `HH:MM:SS`, `MM:SS`, minutes, or `300 sec` as scontrol shows it."""
-    text = text.strip()
-    if text.upper() in ("UNLIMITED", "INFINITE"):
-        return FOREVER
-    if match := re.fullmatch(r"(\d+)\s*(sec|min)?", text):
-        return int(match[1]) * (1 if match[2] == "sec" else 60)
-    days, dash, rest = text.rpartition("-")
-    parts = [int(p) for p in rest.split(":")]
-    if dash:
-        parts += [0] * (3 - len(parts))
-    elif len(parts) == 2:
-        parts.insert(0, 0)
-    hours, minutes, seconds = parts
-    return int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
+    return FOREVER if text.strip().upper() in ("UNLIMITED", "INFINITE") else seconds_of(text)
 
 
 def _seconds(text: str) -> int:
@@ -196,7 +186,7 @@ def read_slurm_conf(path: Path) -> SlurmSettings:
     if not values:
         raise InputError("has no line `Name=Value`", file=str(path), remedy="give a slurm.conf")
     try:
-        return site_settings(values)
+        return replace(site_settings(values), partitions=partition_lines(text))
     except InputError as error:
         raise InputError(error.message, file=str(path), field=error.field, remedy=error.remedy) from None
 
@@ -232,7 +222,7 @@ def settings_from(values: Mapping[str, str], base: SlurmSettings = _DEFAULTS) ->
     changes |= {"least_loaded": True} if "CR_LLN" in select else {}
     changes |= {"pack_nodes": True} if "CR_PACK_NODES" in select else {}
     if (flags := lower.get("priorityflags", "")) not in _NONE:
-        changes["priority_flags"] = tuple(f.strip() for f in flags.split(",") if f.strip())
+        changes["priority_flags"] = tuple(f.strip().upper() for f in flags.split(",") if f.strip())
     weights = {key: _number(name, lower[name.lower()]) for name, key in _WEIGHTS.items() if name.lower() in lower}
     if (tres := lower.get("priorityweighttres", "")) not in _NONE:
         pairs = (item.partition("=") for item in tres.split(",") if "=" in item)

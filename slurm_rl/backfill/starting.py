@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_rl.kernel import tables as t
-from slurm_rl.kernel.arrays import CPU, GPU, MEM, NOW, OTHER, PARTS, Record
+from slurm_rl.kernel.arrays import CPU, GIVE, GPU, MEM, NOW, OTHER, PARTS, Record
 from slurm_rl.kernel.jit import inlined, inner
+from slurm_rl.kernel.quotas import count_run
 from slurm_rl.place.capacity import fits_totals
 from slurm_rl.place.catalogue import ROUND_ROBIN
 from slurm_rl.place.kernels import place_job, record, take
@@ -26,6 +27,8 @@ def begin(w: Record, j: int, now: int, count: int) -> None:
         if pools.cursor[pool] >= pools.last_node[pool]:
             pools.cursor[pool] = pools.first_node[pool]
     enter_running(w, pool, j, now + t.jobs(w).limit[j])
+    if w.quotas_0 > 0:
+        count_run(w, j, GIVE)
 
 
 @inlined

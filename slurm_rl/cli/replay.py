@@ -41,6 +41,8 @@ Examples:
 
   slurm-rl replay trace.csv --slurm-conf /etc/slurm/slurm.conf --slurm-option bf_interval=60
 
+  slurm-rl replay traces/hetero.csv.gz --limits examples/limits.toml --backfill slurm
+
   slurm-rl replay trace.csv --policy rl:default,sjf-age@user --starvation lane
 
   slurm-rl replay trace.csv --policy rl:default --promise "p99 <= 1.2 x, longest <= 1.5 x"
@@ -118,6 +120,9 @@ def replay(
     slurm_option: Annotated[
         list[str] | None,
         typer.Option(help="One setting of it, NAME=VALUE, e.g. bf_interval=60; may be repeated."),
+    ] = None,
+    limits: Annotated[
+        Path | None, typer.Option(help="TOML or JSON: limits of QOS, accounts, users; licences (docs/limits.md).")
     ] = None,
     speeds: Annotated[
         str | None,
@@ -225,6 +230,10 @@ def replay(
 
     jobs = chosen_keys(read_trace(trace, format=format), keys)
     if backend != "sim":
+        if limits is not None:
+            raise InputError(
+                "not with --backend slurm", field="--limits", remedy="set them with sacctmgr on that Slurm"
+            )
         from slurm_rl.cli.replay_slurm import Asked, replay_real
 
         asked = Asked(
@@ -253,7 +262,9 @@ def replay(
 
         where = with_topology(where, read_topology(topology), str(topology))
     compile_ahead(contenders, placement, 1.0 if influence is None else influence)
-    prepared = prepare(jobs, where, window=window_of(jobs, window), seed=seed, speeds=_speed_matrix(speeds))
+    prepared = prepare(
+        jobs, where, window=window_of(jobs, window), seed=seed, speeds=_speed_matrix(speeds), limits=_limits(limits)
+    )
     with progress(as_json) as on_progress:
         runs = run_replay(
             prepared,
@@ -374,6 +385,14 @@ def _rejections(prepared: Prepared, runs: list[Run]) -> list[dict[str, object]]:
             reasons.setdefault(reason, []).append(job)
     ranked = sorted(reasons.items(), key=lambda item: -len(item[1]))
     return [{"reason": r, "jobs": len(js), "example": str(prepared.trace.job_id[js[0]])} for r, js in ranked]
+
+
+def _limits(path: Path | None) -> Any:
+    if path is None:
+        return None
+    from slurm_rl.domain.limits import read_limits
+
+    return read_limits(path)
 
 
 def _events(path: Path | None) -> Any:

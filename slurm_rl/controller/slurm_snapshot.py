@@ -12,6 +12,7 @@ import numpy as np
 from slurm_rl.controller.estimates import Finished, KnownRunTimes, RunTimes, predict_all
 from slurm_rl.controller.job_rows import FOREVER, JobRows, Surroundings, why_left_alone
 from slurm_rl.controller.live_gres import Wanted, fill_devices, gres_of
+from slurm_rl.controller.live_limits import quota_tables
 from slurm_rl.controller.scores import multifactor_all
 from slurm_rl.domain.cluster import Cluster, NodeWatts, default_watts, node_classes
 from slurm_rl.domain.optout import LeaveAlone
@@ -26,6 +27,7 @@ from slurm_rl.place.speed import SpeedMatrix
 from slurm_rl.policy.catalogue import BY_USER
 from slurm_rl.policy.registry import PolicySpec, settings_for
 from slurm_rl.slurm.model import HistoryJob, PriorityWeights, SlurmJob, SlurmNode, SlurmState
+from slurm_rl.slurm.site_limits import SiteLimits
 from slurm_rl.slurm.text import setting
 
 _NONE = LeaveAlone()
@@ -72,11 +74,13 @@ def observe(
     leave_alone: LeaveAlone = _NONE,
     besides: Sequence[SlurmJob] = (),
     memory: JobRows | None = None,
+    limits: SiteLimits | None = None,
 ) -> LiveQueue:
     """Everything `decide` needs, from one answer of Slurm.
 
     `besides` are jobs that neither wait nor run (those of the past, one that is asked about): they get a row each in
-    the tables, and take part in nothing. `memory` keeps rows from look to look.
+    the tables, and take part in nothing. `memory` keeps rows from look to look. `limits` in force hold jobs back in
+    what is planned, as they do in Slurm.
     """
     now = int(state.taken)
     speeds = gpus.speeds if gpus is not None else SpeedMatrix({})
@@ -122,6 +126,11 @@ def observe(
         world["tiers"] = tier
     pool = workload.requests["pool"][workload.jobs["request"]] if jobs else np.zeros(0, dtype=np.int64)
     kept_back = frozenset(np.flatnonzero(mine["kept"]).tolist())
+    if limits is not None:
+        tables, too_large = quota_tables(limits, jobs, state.jobs)
+        kept_back |= too_large
+        for name, table in tables.items():
+            world[name] = table
     return LiveQueue(
         state=state,
         snapshot=Snapshot(now, world, pending, _pool_names(world, workload, members), kept_back),

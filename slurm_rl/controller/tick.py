@@ -164,8 +164,8 @@ class Controller:
         self.foresight.see(state, *self.learning.learn(self.client, state))
         self.held_back.see(state)
         self.limits_seen.see(self.client, state)
-        leave_alone, gpus = self.config.leave_alone, self.learning.gpus
-        queue = observe(state, self.run_times, self.policy.spec, gpus, leave_alone, memory=self._rows)
+        leave_alone, gpus, limits = self.config.leave_alone, self.learning.gpus, self.limits_seen.in_force
+        queue = observe(state, self.run_times, self.policy.spec, gpus, leave_alone, memory=self._rows, limits=limits)
         drifted = self.site_factor.drifted(queue)
         self._phase("observe", began)
 

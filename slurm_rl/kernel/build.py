@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -96,6 +97,8 @@ class Workload:
     node_sets: Array  # [rows, 2] kind, next row
     mixed: bool  # some node has GPUs of several types
     rejected: dict[int, str]  # job -> why it can never run here
+    # Tables of the site's own rules: limits, tiers, factors.
+    site: Mapping[str, Array] = dataclasses.field(default_factory=dict)
 
     @property
     def node_speed(self) -> Array:

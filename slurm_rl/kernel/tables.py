@@ -86,6 +86,7 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "groups": (GROUP, 1),  # what finished jobs taught the estimator
     "partition_factor": (FLOAT, 1),  # [partitions] of Slurm's multifactor
     "qos_factor": (FLOAT, 1),  # [qos] of Slurm's multifactor
+    "points": (FLOAT, 1),  # [jobs] what size and TRES add to Slurm's multifactor, as a site has set it up; may be empty
     "work": (FLOAT, 1),  # seconds each job needs on a node of speed 1: the truth, for the replay engine alone
     "heap": (INT, 1),  # running jobs by (end, index)
     "queue": (INT, 1),  # a pool's queue lies within its first_job … last_job
@@ -115,6 +116,10 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "hint_of": (INT, 1),  # [jobs] 1 + the job's first row in `hint`; 0: none; < 0: deferred until its negative
     "hint": (LOG, 1),  # nodes that a plan has chosen for jobs, and units on them
     "tiers": (INT, 1),  # [jobs] of its partition: higher tiers first, whatever the scores; empty: all are equal
+    "quotas": (INT, 2),  # [rows, 2] a limit that jobs count towards, and what is used of it (quotas.py); empty: none
+    "bounds": (INT, 2),  # [rows, 3] a quota, an amount, what it bounds: lists that jobs share
+    "bound_ptr": (INT, 1),  # [lists + 1] into bounds
+    "bound_of": (INT, 1),  # [jobs] the list of each job
     "mix": (MIX, 1),  # requests that free GPUs should be of use to; placer `mip`
     "latency": (INT, 1),  # cycles per scheduling pass, in buckets
 }
@@ -122,7 +127,7 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
 # Tables that a kernel may find empty: it asks for their length, or for another table that says so, before it reads.
 MAY_BE_EMPTY = frozenset(
     "runs run_count kind_node class_list used demand node_sets rows work order events log log_gpus log_more tape turns "
-    "hint_of hint tiers mix choices".split()
+    "points hint_of hint tiers quotas bounds bound_ptr bound_of mix choices".split()
 )
 
 # Slots for kernels that others call by their address (see links.py).
@@ -305,6 +310,7 @@ accounts = _table("accounts")
 groups = _table("groups")
 partition_factor = _table("partition_factor")
 qos_factor = _table("qos_factor")
+points = _table("points")
 work = _table("work")
 heap = _table("heap")
 queue = _table("queue")
@@ -334,5 +340,9 @@ prefer = _table("prefer")
 hint_of = _table("hint_of")
 hint = _table("hint")
 tiers = _table("tiers")
+quotas = _table("quotas")
+bounds = _table("bounds")
+bound_ptr = _table("bound_ptr")
+bound_of = _table("bound_of")
 mix = _table("mix")
 latency = _table("latency")

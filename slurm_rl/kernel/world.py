@@ -95,6 +95,7 @@ def new_world(
     }
     if "groups" not in tables:
         made["groups"] = np.zeros(wl.groups + 1, dtype=GROUP)
+    made |= {name: table.copy() for name, table in wl.site.items()}
     world = World(**(made | tables))
     for name, value in settings.items():
         world[name] = value

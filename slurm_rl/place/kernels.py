@@ -13,6 +13,7 @@ from slurm_rl.kernel import tables as t
 from slurm_rl.kernel.arrays import CPU, GPU, MEM, TAKE, Record
 from slurm_rl.kernel.jit import inlined, inner, kernel
 from slurm_rl.kernel.links import INT, by_address, slot
+from slurm_rl.kernel.quotas import held_back
 from slurm_rl.place.capacity import NOT_MINE, capacity, fits_totals, node_room, sort_keys
 from slurm_rl.place.catalogue import FIRST_FIT, ROUND_ROBIN, SPREAD
 from slurm_rl.place.on_devices import pick_devices, shift
@@ -101,8 +102,8 @@ def place_job(w: Record, j: int, s: int, view: int) -> int:
 
 @inlined
 def deferred(w: Record, j: int) -> bool:
-    """Whether the plan, or an agent, defers a job although it may fit."""
-    return w.hint_of_0 > 0 and t.hint_of(w)[j] < 0
+    """Whether the plan, or an agent, defers a job although it may fit, or a limit holds it back (L1)."""
+    return (w.hint_of_0 > 0 and t.hint_of(w)[j] < 0) or (w.quotas_0 > 0 and held_back(w, j) > 0)
 
 
 @inlined

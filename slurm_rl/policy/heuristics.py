@@ -41,11 +41,15 @@ def _size(w: Record, j: int) -> float:
 def multifactor_priority(w: Record, now: float, j: int) -> float:
     """Slurm's priority of a pending job without its site factor."""
     s = t.jobs(w).request[j]
-    share = t.requests(w).volume[s] / t.pools(w).volume[t.requests(w).pool[s]]
+    if w.points_0 > 0:
+        size = t.points(w)[j]
+    else:
+        share = t.requests(w).volume[s] / t.pools(w).volume[t.requests(w).pool[s]]
+        size = (w.weight_job_size + w.weight_tres) * share
     return (
         w.weight_age * min(1.0, (now - t.jobs(w).submit[j]) / w.max_age)
         + w.weight_fairshare * t.users(w).fairshare[t.jobs(w).user[j]]
-        + (w.weight_job_size + w.weight_tres) * share
+        + size
         + w.weight_partition * t.partition_factor(w)[t.jobs(w).partition[j]]
         + w.weight_qos * t.qos_factor(w)[t.jobs(w).qos[j]]
         - t.jobs(w).nice[j]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -228,6 +228,15 @@ class CliClient:
             return self.commands.run("scontrol", "show", "assoc_mgr")
         except SlurmError:
             return ""
+
+    def licenses(self) -> tuple[str, Mapping[int, Mapping[str, int]]]:
+        """What slurmctld counts of licences, and which jobs hold or ask for them."""
+        mark = separator()
+        try:
+            counted, asked = self.commands.run_all([("scontrol", "show", "licenses"), text.squeue_licenses(mark)])
+        except SlurmError:
+            return "", {}
+        return counted, text.job_licenses(asked, mark)
 
     def health(self) -> Health:
         began = time.monotonic()

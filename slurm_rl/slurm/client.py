@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from slurm_rl.slurm.model import Health, HistoryJob, JobUpdate, SlurmState, UpdateResult
@@ -36,6 +36,10 @@ class SlurmClient(Protocol):
 
     def health(self) -> Health:
         """Whether slurmctld answers, and how busy it is; an unreachable one is `up=False`, not an error."""
+        ...
+
+    def licenses(self) -> tuple[str, Mapping[int, Mapping[str, int]]]:
+        """`scontrol show licenses`, and by job id the licences that jobs hold or ask for; ("", {}) if not to be had."""
         ...
 
     def assoc_mgr(self) -> str:

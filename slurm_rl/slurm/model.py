@@ -156,6 +156,7 @@ class SlurmPartition(msgspec.Struct, frozen=True, kw_only=True):
     priority_tier: int = 1
     priority_job_factor: int = 1
     has_default_memory: bool = False
+    qos: str = ""  # of the partition itself
 
 
 class PriorityWeights(msgspec.Struct, frozen=True, kw_only=True):

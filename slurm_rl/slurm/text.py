@@ -74,6 +74,7 @@ JOB_FIELDS = (
 _ARRAY_FIELDS = ("ArrayJobID", "ArrayTaskID")
 _EXCLUSIVE_FIELDS = ("JobID", "Exclusive")
 _ASKS_FIELDS = ("JobID", "tres-per-socket", "cpus-per-tres", "ReqSwitch", "Wait4Switch")
+_LICENSE_FIELDS = ("JobID", "Licenses")
 _EXCLUDED_FIELDS = ("%A", "%x")
 FACTOR_FIELDS = ("%i", "%Y", "%A", "%B", "%F", "%J", "%P", "%Q", "%S", "%T", "%N", "%f")
 # What scontrol prints anew at each look, and nobody here reads.
@@ -176,6 +177,22 @@ def with_keys(jobs: Iterable[SlurmJob], output: str, keys: Sequence[Key], mark: 
     nothing: dict[str, str] = {}
     said = ((job, found.get(str(job.job_id), found.get(str(job.array_job_id), nothing))) for job in jobs)
     return [msgspec.structs.replace(job, keys=values) if values else job for job, values in said]
+
+
+def squeue_licenses(mark: str) -> tuple[str, ...]:
+    """squeue for the licences that jobs hold or ask for."""
+    return ("squeue", "-h", "-a", "-t", STATES, "-O", ",".join(f"{field}:{mark}" for field in _LICENSE_FIELDS))
+
+
+def job_licenses(output: str, mark: str) -> dict[int, dict[str, int]]:
+    """By job id the licences that `squeue_licenses` names: `matlab:2,ansys`; jobs without any are left out."""
+    found: dict[int, dict[str, int]] = {}
+    for r in records(output, _LICENSE_FIELDS, mark):
+        for item in filter(None, re.split("[,;|]", named(r["Licenses"]))) if r["JobID"].isdecimal() else ():
+            name, _, count = item.strip().partition(":")
+            held = found.setdefault(int(r["JobID"]), {})
+            held[name] = held.get(name, 0) + (int(count) if count.isdecimal() else 1)
+    return found
 
 
 class Waiting(NamedTuple):
@@ -520,6 +537,7 @@ def partitions(output: str) -> list[SlurmPartition]:
             priority_tier=int(v.get("PriorityTier", 1)),
             priority_job_factor=int(v.get("PriorityJobFactor", 1)),
             has_default_memory=any(v.get(key, "").isdecimal() for key in ("DefMemPerCPU", "DefMemPerNode")),
+            qos="" if v.get("QoS", "N/A") == "N/A" else v["QoS"],
         )
         for v in map(key_values, output.splitlines())
         if "PartitionName" in v

@@ -17,8 +17,8 @@ NATIVE_COLUMNS = (
     "job_id,submit_time,run_time,time_limit,num_gpus,gpu_type,num_nodes,cpus,mem_gb,user,group,vc,status"
 ).split(",")
 OPTIONAL_COLUMNS = ("qos", "priority", "deadline", "name")
-# What jobs ask for besides, as sbatch has it: GRES of each node, features, wished features, whole nodes (yes).
-ASKED_COLUMNS = ("gres", "constraint", "prefer", "exclusive", "switches", "segment")
+# What jobs ask for besides, as sbatch has it: GRES of each node, features, wishes, whole nodes (yes), licences …
+ASKED_COLUMNS = ("gres", "constraint", "prefer", "exclusive", "switches", "segment", "licenses")
 # What tells jobs of one kind besides their name (domain/keys.py), as hashes or in clear.
 KEY_COLUMNS = tuple(key.name for key in KEYS)
 # What node agents measured: GPUs used of those held, percent of their time, GB on one GPU, GPU-minutes idle, kWh.

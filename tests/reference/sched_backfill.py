@@ -156,6 +156,8 @@ class SlurmReference(Reference):
             self.last_full[pool] = self.now
         closed: set[int] = set()
         for job in order:
+            if self._why_held(job):
+                continue
             mine = self._nodes_of_partition(job)
             if mine <= closed:
                 continue
@@ -172,13 +174,23 @@ class SlurmReference(Reference):
         end = (self.now + self.bf_window) // self.bf_resolution * self.bf_resolution
         table = Planned([(begin, end, set(self._nodes_of_pool(pool)))])
         tested: dict[str, int] = {}
-        starts = 0
-        for job in self._ordered(pool)[: self.bf_max_job_test]:
-            user, part = f"user {job.row.user}", f"partition {partitions_of(self.cluster, job.row)[0]}"
-            if any(most and tested.get(who, 0) >= most for who, most in self._most(user, part)):
+        starts, asked = 0, 0
+        for job in self._ordered(pool):
+            # L3: a limit on jobs is looked at first, licences next, amounts when cons_tres has been asked.
+            held = self._why_held(job)
+            if held == "jobs":
                 continue
+            user, part = f"user {job.row.user}", f"partition {partitions_of(self.cluster, job.row)[0]}"
+            over = any(most and tested.get(who, 0) >= most for who, most in self._most(user, part))
             for who in (user, part):
-                tested[who] = tested.get(who, 0) + 1
+                tested[who] = tested.get(who, 0) + (not over)
+            if held == "licences" and not over:
+                continue
+            asked += 1
+            if asked > self.bf_max_job_test:
+                break
+            if over or held:
+                continue
             self._plan(job, table, pool)
             starts += job.state == "running"
             if self.bf_max_job_start and starts >= self.bf_max_job_start:

@@ -10,10 +10,12 @@ import numpy as np
 from builders import Event, Job, Ran
 
 from reference.blocks import by_block, insists
-from reference.model import Ask, Node, Placement, View, ask_of, gres_of, nodes_of, pools_of
+from reference.limits import HeldBack
+from reference.model import Ask, Node, Placement, View, ask_of, gres_of, nodes_of, partitions_of, pools_of
 from reference.place import consecutive, first_fit, from_cursor, node_by_node, with_gpus
 from reference.score import History, Use, fair_tree, score
 from slurm_rl.domain.cluster import Cluster
+from slurm_rl.domain.limits import Limits
 
 NEVER = 2**62
 TierChooser = Callable[[list[Node], View, Ask], list[tuple[int, int]] | None]
@@ -73,6 +75,7 @@ class Reference:
     lane: float = 0.0  # share of the work started that the oldest jobs may have
     events: Sequence[Event] = ()
     choose_tier: TierChooser | None = None
+    limits: Limits | None = None
 
     now: int = 0
     queue: list[Live] = field(default_factory=list)
@@ -88,6 +91,7 @@ class Reference:
         self.pool_of_partition = pools_of(self.cluster, rows)
         self.jobs: list[Live] = []
         self.rejected: list[Job] = []
+        self.held = HeldBack(self.limits or Limits(), self.cluster.partitions)
         # Of one name at several speeds, the one that the cluster file has last for the first time.
         seen = dict.fromkeys((n.cards[0].type, n.cards[0].speed) for n in self.nodes if n.cards)
         seen |= dict.fromkeys((card.type, card.speed) for n in self.nodes for card in n.cards)
@@ -102,7 +106,11 @@ class Reference:
             measured = speeds.get((typed[0] if len(typed) == 1 else row.gpu_type).upper(), 1.0) if ask.on_gpus else 1.0
             limit = max(row.limit, 1)
             keys = History.keys(row.user, row.name, ask.volume, ask.on_gpus, row.limit)
-            self.jobs.append(Live(row, index, ask, row.run * measured, limit, ask.volume, keys, row.account))
+            job = Live(row, index, ask, row.run * measured, limit, ask.volume, keys, row.account)
+            if self.limits is not None and self.held.never(job):
+                self.rejected.append(row)
+                continue
+            self.jobs.append(job)
         told_apart = any(0 < r.gpus < 1 for r in rows) or any(len({c.type for c in n.cards}) > 1 for n in self.nodes)
         told_apart |= any(r.exclusive or set(gres_of(r.gres) or ()) - {"gpu"} for r in rows)
         self.free = View.empty(self.nodes, told_apart)
@@ -142,7 +150,7 @@ class Reference:
             self._ends()
             self._node_events()
             while self.todo and self.todo[0].submit == now:
-                self._enqueue(self.todo.pop(0))
+                self._submit(self.todo.pop(0))
             if self.touched or (self.due and self.tick == now):
                 self._passes()
         ran = {j.row.id: Ran(j.start, j.end, j.state, tuple(sorted(self._units(j.held).items()))) for j in self.jobs}
@@ -165,6 +173,16 @@ class Reference:
     def _touch(self, pool: int, released: bool) -> None:
         self.touched[pool] = self.touched.get(pool, False) or released
 
+    def _submit(self, job: Live) -> None:
+        if self.limits is not None and self.held.refuses(job, [*self.queue, *self.running]):
+            job.state = "rejected"
+        else:
+            self._enqueue(job)
+
+    def _why_held(self, job: Live) -> str:
+        """What limit keeps a job from starting now; "" if none does."""
+        return self.held.why(job, self.running) if self.limits is not None else ""
+
     def _enqueue(self, job: Live) -> None:
         job.state = "queued"
         self._estimate(job)
@@ -183,6 +201,9 @@ class Reference:
         self.free.give(job.ask, job.held)
         self._hold(job, -1)
         self._touch(job.ask.pool, True)
+        if self.limits is not None:
+            for pool in {j.ask.pool for j in self.queue}:
+                self._touch(pool, True)
 
     def _stop(self, job: Live, keep: bool) -> None:
         """Back into the queue; what was done in this run is kept (preempted) or lost (its node failed)."""
@@ -263,7 +284,23 @@ class Reference:
         inside = [self.nodes[n] for n in self._nodes_of_pool(job.ask.pool)]
         whole = max(sum(n.gpus for n in inside) or sum(n.cpus for n in inside), 1)
         age = min(1.0, (self.now - job.submit) / (7 * 86400))
-        return 1000 * age + 10000 * self.fairshare[job.row.user] + 1000 * (job.size / whole)
+        own = 1000 * age + 10000 * self.fairshare[job.row.user] + 1000 * (job.size / whole)
+        return own + 1000 * self._partition_factor(job) + 2000 * self._qos_factor(job)
+
+    def _partition_factor(self, job: Live) -> float:
+        """PriorityJobFactor as a share of the largest."""
+        said = {n: p.factor for n, p in (self.limits or Limits()).partition.items() if p.factor is not None}
+        return said.get(partitions_of(self.cluster, job.row)[0], 0.0) / (max(said.values()) or 1.0) if said else 0.0
+
+    def _qos_factor(self, job: Live) -> float:
+        """The QOS' priority as a share of the highest."""
+        limits = self.limits or Limits()
+        said = {name: bounds.priority for name, bounds in limits.qos.items()}
+        return said.get(job.row.qos or limits.default_qos, 0.0) / (max(said.values()) or 1.0) if said else 0.0
+
+    def _tier(self, job: Live) -> int:
+        part = (self.limits or Limits()).partition.get(partitions_of(self.cluster, job.row)[0])
+        return 1 if part is None or part.tier is None else part.tier
 
     def _score(self, job: Live) -> float:
         if self.formula == "multifactor":
@@ -290,7 +327,7 @@ class Reference:
             order.sort(key=lambda j: (-top[j.index], j.index))
         if self.lane and order:
             self._let_the_oldest_go_first(pool, order)
-        return order
+        return sorted(order, key=lambda j: -self._tier(j))
 
     # --- the lane ---------------------------------------------------------------------------------------------------
 
@@ -398,19 +435,22 @@ class Reference:
         if self.backfill == "conservative":
             self._conservative(pool, order)
             return
-        while order and self._start_if_it_fits(order[0]):
+        while order and (self._why_held(order[0]) or self._start_if_it_fits(order[0])):
             order.pop(0)
         if not order:
             return
         if self.backfill == "firstfit":
             for job in order[1:]:
-                self._start_if_it_fits(job)
+                if not self._why_held(job):
+                    self._start_if_it_fits(job)
         if self.backfill == "easy":
             self._behind_the_head(pool, order[0], order[1:])
 
     def _behind_the_head(self, pool: int, head: Live, rest: list[Live]) -> None:
         shadow, extra = self._reservation(pool, head)
         for job in rest:
+            if self._why_held(job):
+                continue
             if self.now + job.limit <= shadow:
                 self._start_if_it_fits(job)
                 continue
@@ -446,15 +486,21 @@ class Reference:
 
     def _conservative(self, pool: int, order: list[Live]) -> None:
         profile = Profile(self.free, [(j.ask, j.held, j.expected_end) for j in self._running_in(pool)])
+        anew = self.touched[pool]
+        for job in order:
+            if job.booked and self._why_held(job):
+                job.booked, anew = None, True
         for job in order:
             if job.booked:
                 profile.book(job, *job.booked)
         for job in order:
             if job.booked:
-                if not self.touched[pool]:
+                if not anew:
                     continue
                 profile.unbook(job)
                 job.booked = None
+            if self._why_held(job):
+                continue
             found = self._earliest(job.ask, job.limit, profile)
             if found is None:
                 continue

@@ -86,6 +86,7 @@ class FakeSlurm:
         self.weights = PriorityWeights(partition=weights)
         self.past: list[HistoryJob] = []
         self.limits = ""
+        self.licenses_said: tuple[str, dict[int, dict[str, int]]] = ("", {})
         self.partitions = (SlurmPartition(name="batch", state="UP", default=True, default_time=3600),)
         held = {name: j for j in jobs for name in j.node_list}
         self.nodes = tuple(
@@ -137,6 +138,9 @@ class FakeSlurm:
 
     def history(self, start: float, end: float) -> list[HistoryJob]:
         return self.past
+
+    def licenses(self) -> tuple[str, dict[int, dict[str, int]]]:
+        return self.licenses_said
 
     def assoc_mgr(self) -> str:
         return self.limits
