@@ -18,7 +18,7 @@ from pathlib import Path
 
 from slurm_rl.lab.lab import Lab, up
 from slurm_rl.lab.spec import LabSpec, parse_nodes, parse_topology
-from slurm_rl.slurm import history, text
+from slurm_rl.slurm import history, sprio, squeue_more, text
 from slurm_rl.slurm.cli import CliClient
 from slurm_rl.slurm.release import Release, name, parse_release
 
@@ -103,7 +103,7 @@ def answers(lab: Lab, release: Release, began: float) -> dict[str, str]:
         "squeue.txt": text.squeue(traits, MARK),
         "arrays.txt": text.squeue_arrays(MARK),
         "squeue.json": ("squeue", "-a", "--json"),
-        "sprio.txt": ("sprio", "-h", "-o", text.factor_format(MARK)),
+        "sprio.txt": ("sprio", "-h", "-o", sprio.factor_format(MARK)),
         "nodes.txt": ("scontrol", "-o", "-d", "show", "node"),
         "nodes.json": nodes,
         "partitions.txt": ("scontrol", "-o", "-a", "show", "partition"),
@@ -113,7 +113,7 @@ def answers(lab: Lab, release: Release, began: float) -> dict[str, str]:
         "sacct.txt": tuple(history.command(began, began + 3600, MARK)),
     }
     if traits.exclusive_field:
-        asked["exclusive.txt"] = text.squeue_exclusive(MARK)
+        asked["exclusive.txt"] = squeue_more.squeue_exclusive(MARK)
     while True:
         said = {file: client.commands.run(*command, timeout=60) for file, command in asked.items()}
         if client.commands.run(*asked["squeue.txt"]) == said["squeue.txt"]:  # nothing moved meanwhile

@@ -13,7 +13,7 @@ import msgspec
 from slurm_rl.domain.keys import Key
 from slurm_rl.domain.topology import blocks_of
 from slurm_rl.errors import SlurmError
-from slurm_rl.slurm import history, jsonform, text
+from slurm_rl.slurm import history, jsonform, sprio, squeue_more, text
 from slurm_rl.slurm.command import Commands, separator
 from slurm_rl.slurm.model import (
     Health,
@@ -47,7 +47,7 @@ class _Seen:
         self.jobs: dict[str, SlurmJob] = {}
         self.factors: dict[str, tuple[int, PriorityFactors]] = {}
         self.nodes: dict[str, SlurmNode] = {}
-        self.asks: dict[int, text.Asks] = {}
+        self.asks: dict[int, squeue_more.Asks] = {}
         self.asked: frozenset[str] = frozenset()  # jobs that waited when `asks` was read
         self.asked_at = -math.inf
 
@@ -86,18 +86,18 @@ class CliClient:
             asked["jobs as json"] = ("squeue", "-a", "--json")
         told = [key for key in self.keys if key.squeue]
         if told:
-            asked["keys"] = text.squeue_keys(told, mark)
+            asked["keys"] = squeue_more.squeue_keys(told, mark)
         if text.setting(config, "TopologyPlugin") not in _FLAT:
             asked["topology"] = ("scontrol", "show", "topology")
         if text.setting(config, "PriorityType") == "priority/multifactor":
-            asked["sprio"] = ("sprio", "-h", "-o", text.factor_format(mark))
+            asked["sprio"] = ("sprio", "-h", "-o", sprio.factor_format(mark))
         if text.setting(config, "AccountingStorageType") == "accounting_storage/slurmdbd":
             asked["sshare"] = ("sshare", "-h", "-P", "-a", "-o", "Account,User,FairShare")
         said = dict(zip(asked, self.commands.run_all(list(asked.values())), strict=True))
         if self._seen.release != release:
             self._seen = _Seen(release)
         seen = self._seen
-        factors = text.factors(said["sprio"], mark, seen.factors) if "sprio" in said else {}
+        factors = sprio.factors(said["sprio"], mark, seen.factors) if "sprio" in said else {}
         if release.known:
             waiting, cron = text.arrays(said.get("arrays", ""), mark), text.cron_jobs(said.get("cron", ""))
             more = functools.partial(text.jobs, waiting=waiting, cron=cron, asks=self._asks, known=seen.jobs)
@@ -108,7 +108,7 @@ class CliClient:
             jobs = [j for j in every if j.pending or j.running]  # some releases ignore -t here
             nodes = jsonform.nodes(said["nodes as json"].encode())
         if told:
-            jobs = text.with_keys(jobs, said["keys"], told, mark)
+            jobs = squeue_more.with_keys(jobs, said["keys"], told, mark)
         return SlurmState(
             taken=taken,
             spread=time.monotonic() - began,
@@ -123,7 +123,7 @@ class CliClient:
             topology=blocks_of(said.get("topology", "")),
         )
 
-    def _asks(self, waiting: frozenset[str]) -> dict[int, text.Asks]:
+    def _asks(self, waiting: frozenset[str]) -> dict[int, squeue_more.Asks]:
         """Rare parts of requests: fixed at submission, so asked of jobs that are new, and of all once a minute."""
         seen, now = self._seen, time.monotonic()
         fresh = waiting - seen.asked
@@ -137,21 +137,21 @@ class CliClient:
         seen.asked = waiting
         return seen.asks
 
-    def _read_asks(self, *jobs: str) -> dict[int, text.Asks]:
+    def _read_asks(self, *jobs: str) -> dict[int, squeue_more.Asks]:
         """Of these jobs, or of all that wait."""
         mark = separator()
         named = ("-j", ",".join(jobs)) if jobs else ()
         traits = self.release().traits
-        both = (text.squeue_asks(mark, traits), text.squeue_excluded(mark))
+        both = (squeue_more.squeue_asks(mark, traits), squeue_more.squeue_excluded(mark))
         said, excluded = self.commands.run_all([(program, *named, *rest) for program, *rest in both])
-        return text.asks(said, excluded, mark, traits)
+        return squeue_more.asks(said, excluded, mark, traits)
 
     def _exclusive(self, traits: Traits, mark: str) -> frozenset[int]:
         """Jobs that the JSON of some releases does not tell to be exclusive; none if a later one has no such field."""
         if traits.json_exclusive:
             return frozenset()
         try:
-            return text.exclusive_jobs(self.commands.run(*text.squeue_exclusive(mark)), mark)
+            return squeue_more.exclusive_jobs(self.commands.run(*squeue_more.squeue_exclusive(mark)), mark)
         except SlurmError:
             return frozenset()
 
@@ -182,7 +182,7 @@ class CliClient:
     def site_factors(self) -> dict[int, int]:
         """SiteFactor by job id, of the jobs sprio shows."""
         mark = separator()
-        return text.site_factors(self.commands.run("sprio", "-h", "-o", text.site_format(mark)), mark)
+        return sprio.site_factors(self.commands.run("sprio", "-h", "-o", sprio.site_format(mark)), mark)
 
     def update(self, updates: Sequence[JobUpdate]) -> list[UpdateResult]:
         if not updates:
@@ -233,10 +233,12 @@ class CliClient:
         """What slurmctld counts of licences, and which jobs hold or ask for them."""
         mark = separator()
         try:
-            counted, asked = self.commands.run_all([("scontrol", "show", "licenses"), text.squeue_licenses(mark)])
+            counted, asked = self.commands.run_all(
+                [("scontrol", "show", "licenses"), squeue_more.squeue_licenses(mark)]
+            )
         except SlurmError:
             return "", {}
-        return counted, text.job_licenses(asked, mark)
+        return counted, squeue_more.job_licenses(asked, mark)
 
     def health(self) -> Health:
         began = time.monotonic()

@@ -118,3 +118,9 @@ def ranges(numbers: Iterable[int]) -> str:
             begin = None
         begin, end = (n if begin is None else begin), n
     return ",".join(parts)
+
+
+def first_number(text: str, absent: int) -> int:
+    """The number that a text is, or the first of a range as NumNodes has it (1-4)."""
+    digits = text.partition("-")[0]
+    return int(digits) if digits.isdecimal() else absent

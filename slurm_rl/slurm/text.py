@@ -1,9 +1,9 @@
-"""Reads the text output of squeue, sprio, sshare, scontrol and sdiag, in every release of the table."""
+"""Reads the text output of squeue, sshare, scontrol and sdiag, in every release of the table."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from sys import intern
 from types import MappingProxyType
@@ -11,15 +11,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from slurm_rl.domain.keys import Key
-from slurm_rl.domain.keys import key_values as job_keys
 from slurm_rl.errors import SlurmError
 from slurm_rl.slurm.command import key_values, records, split_records
-from slurm_rl.slurm.gres import asked_of_each_node, gpus_by_unit, node_counts, reports_parts, shared_parts
+from slurm_rl.slurm.gres import asked_of_each_node, node_counts, reports_parts, shared_parts
 from slurm_rl.slurm.model import Health, PriorityFactors, PriorityWeights, SlurmJob, SlurmNode, SlurmPartition
 from slurm_rl.slurm.quantities import (
     array_tasks,
     expand_hosts,
+    first_number,
     gpus_in_gres,
     gpus_in_tres,
     named,
@@ -30,9 +29,9 @@ from slurm_rl.slurm.quantities import (
     tres,
 )
 from slurm_rl.slurm.release import Traits
+from slurm_rl.slurm.squeue_more import NO_ASKS, STATES, Asks
 
 NO_COMMENT = "(null)"  # squeue cannot tell it from a job that has none
-STATES = "PENDING,RUNNING,SUSPENDED,COMPLETING,CONFIGURING,SPECIAL_EXIT"
 JOB_FIELDS = (
     "JobID",
     "ArrayJobID",
@@ -72,15 +71,8 @@ JOB_FIELDS = (
     "Deadline",
 )
 _ARRAY_FIELDS = ("ArrayJobID", "ArrayTaskID")
-_EXCLUSIVE_FIELDS = ("JobID", "Exclusive")
-_ASKS_FIELDS = ("JobID", "tres-per-socket", "cpus-per-tres", "ReqSwitch", "Wait4Switch")
-_LICENSE_FIELDS = ("JobID", "Licenses")
-_EXCLUDED_FIELDS = ("%A", "%x")
-FACTOR_FIELDS = ("%i", "%Y", "%A", "%B", "%F", "%J", "%P", "%Q", "%S", "%T", "%N", "%f")
 # What scontrol prints anew at each look, and nobody here reads.
 _RESTLESS = re.compile(r" (?:CPULoad|FreeMem|LastBusyTime|CurrentWatts|AveWatts)=\S*")
-_SITE_FIELDS = ("%i", "%S")
-_TRES_TERM = re.compile(r"=(-?[\d.]+)")
 
 
 def job_fields(traits: Traits) -> tuple[str, ...]:
@@ -97,102 +89,6 @@ def squeue(traits: Traits, mark: str) -> tuple[str, ...]:
     wanted = ",".join(f"{field}:{mark}" for field in job_fields(traits))
     each = "--array-unique" if traits.array_unique else "--array"
     return ("squeue", "-h", "-a", each, "-t", STATES, "-O", wanted)
-
-
-def squeue_exclusive(mark: str) -> tuple[str, ...]:
-    """squeue for what the JSON of some releases leaves out."""
-    return ("squeue", "-h", "-a", "-t", STATES, "-O", ",".join(f"{field}:{mark}" for field in _EXCLUSIVE_FIELDS))
-
-
-def exclusive_jobs(output: str, mark: str) -> frozenset[int]:
-    """Ids of the jobs that take whole nodes for themselves, from `squeue_exclusive`."""
-    return frozenset(int(r["JobID"]) for r in records(output, _EXCLUSIVE_FIELDS, mark) if r["Exclusive"] == "NODE")
-
-
-class Asks(NamedTuple):
-    """What `squeue` leaves out of a waiting job's request."""
-
-    per_socket: str = ""
-    cpus_per_gpu: int = 0
-    excluded: tuple[str, ...] = ()
-    switches: int = 0
-    switch_wait: int = 0
-    segment: int = 0
-
-
-_NOTHING = Asks()
-
-
-def _asks_fields(traits: Traits) -> tuple[str, ...]:
-    return (*_ASKS_FIELDS, "SegmentSize") if traits.segment_field else _ASKS_FIELDS
-
-
-def squeue_asks(mark: str, traits: Traits) -> tuple[str, ...]:
-    """squeue for rare parts of waiting jobs' requests; their lines are those of `squeue_arrays`."""
-    wanted = ",".join(f"{field}:{mark}" for field in _asks_fields(traits))
-    return ("squeue", "-h", "-a", "-t", "PENDING", "-O", wanted)
-
-
-def squeue_excluded(mark: str) -> tuple[str, ...]:
-    """squeue for `--exclude`, which only its old format knows."""
-    return ("squeue", "-h", "-a", "-t", "PENDING", "-o", "".join(field + mark for field in _EXCLUDED_FIELDS))
-
-
-def asks(said: str, excluded: str, mark: str, traits: Traits) -> dict[int, Asks]:
-    """By job id what `squeue_asks` and `squeue_excluded` say; jobs of which they say nothing are left out."""
-    found = {}
-    for raw in split_records(said, _asks_fields(traits), mark):
-        job_id, _, rest = raw.partition("\0")
-        if (one := _rare(rest)) != _NOTHING and job_id.isdecimal():
-            found[int(job_id)] = one
-    for raw in split_records(excluded, _EXCLUDED_FIELDS, mark):
-        job_id, _, names = raw.partition("\0")
-        if names and (hosts := expand_hosts(names.strip())) and job_id.isdecimal():
-            found[int(job_id)] = found.get(int(job_id), _NOTHING)._replace(excluded=hosts)
-    return found
-
-
-@lru_cache(maxsize=4096)
-def _rare(fields: str) -> Asks:
-    per_socket, cpus, asked, wait, *segment = fields.split("\0")
-    switches = _first_number(asked, 0)
-    insists = (seconds(wait) or 0) if switches else 0
-    nodes = _first_number(segment[0], 0) if segment else 0
-    return Asks(present(per_socket), gpus_by_unit(cpus), (), switches, insists, nodes)
-
-
-def squeue_keys(keys: Sequence[Key], mark: str) -> tuple[str, ...]:
-    """squeue for what estimates want to know besides; tasks of an array are of one kind, and share a line."""
-    fields = ("ArrayJobID", "JobID", *(key.squeue for key in keys))
-    return ("squeue", "-h", "-a", "-t", STATES, "-O", ",".join(f"{field}:{mark}" for field in fields))
-
-
-def with_keys(jobs: Iterable[SlurmJob], output: str, keys: Sequence[Key], mark: str) -> list[SlurmJob]:
-    """The jobs with what `squeue_keys` says of them, or of the array that they are tasks of."""
-    found: dict[str, dict[str, str]] = {}
-    for r in records(output, ("ArrayJobID", "JobID", *(key.squeue for key in keys)), mark):
-        values = job_keys({name: present(value) for name, value in r.items()}, keys, live=True)
-        found[r["JobID"]] = values
-        found.setdefault(r["ArrayJobID"], values)
-    nothing: dict[str, str] = {}
-    said = ((job, found.get(str(job.job_id), found.get(str(job.array_job_id), nothing))) for job in jobs)
-    return [msgspec.structs.replace(job, keys=values) if values else job for job, values in said]
-
-
-def squeue_licenses(mark: str) -> tuple[str, ...]:
-    """squeue for the licences that jobs hold or ask for."""
-    return ("squeue", "-h", "-a", "-t", STATES, "-O", ",".join(f"{field}:{mark}" for field in _LICENSE_FIELDS))
-
-
-def job_licenses(output: str, mark: str) -> dict[int, dict[str, int]]:
-    """By job id the licences that `squeue_licenses` names: `matlab:2,ansys`; jobs without any are left out."""
-    found: dict[int, dict[str, int]] = {}
-    for r in records(output, _LICENSE_FIELDS, mark):
-        for item in filter(None, re.split("[,;|]", named(r["Licenses"]))) if r["JobID"].isdecimal() else ():
-            name, _, count = item.strip().partition(":")
-            held = found.setdefault(int(r["JobID"]), {})
-            held[name] = held.get(name, 0) + (int(count) if count.isdecimal() else 1)
-    return found
 
 
 class Waiting(NamedTuple):
@@ -259,16 +155,16 @@ def jobs(
         # Every job's priority changes when Slurm calculates them anew: that alone is no reason to read it again.
         head, priority, *rest = raw.rsplit("\0", behind)
         key = "\0".join((head, *rest, line)) if line else "\0".join((head, *rest))
-        more = _NOTHING
+        more = NO_ASKS
         if asks or cron:
-            number = _first_number(job_id, 0)
+            number = first_number(job_id, 0)
             more = _asks_of(number, raw.split("\0", 2)[1], asks)
-            key += (f"\0\0{more}" if more is not _NOTHING else "") + ("\0cron" if number in cron else "")
+            key += (f"\0\0{more}" if more is not NO_ASKS else "") + ("\0cron" if number in cron else "")
         job = before.get(key)
         if job is None:
             job = _job(dict(zip(fields, raw.split("\0"), strict=True)), line, factors, traits, cron, more)
         else:
-            own, terms = _first_number(priority, 0), factors.get(job.job_id)
+            own, terms = first_number(priority, 0), factors.get(job.job_id)
             if job.factors is not terms or job.priority != own:
                 job = msgspec.structs.replace(job, priority=own, factors=terms)
         now[key] = job
@@ -294,7 +190,7 @@ def _add_waiting(
 
 def _asks_of(job_id: int, array: str, asks: Mapping[int, Asks]) -> Asks:
     """What is asked by a job, or by its array: lines of an array's separate records are merged there."""
-    return asks.get(job_id) or asks.get(_first_number(array, 0)) or _NOTHING
+    return asks.get(job_id) or asks.get(first_number(array, 0)) or NO_ASKS
 
 
 @lru_cache(maxsize=16_384)
@@ -318,7 +214,7 @@ def _job(
     """One job from the fields of its record, and its tasks as they are listed."""
     try:
         job_id = int(r["JobID"])
-        nodes, tasks = _first_number(r["NumNodes"], 1), _first_number(r["NumTasks"], 1)
+        nodes, tasks = first_number(r["NumNodes"], 1), first_number(r["NumTasks"], 1)
         is_array = bool(listed)
         waiting, count, limit = array_tasks(listed) if is_array else ("", 1, 0)
         single = waiting.isdecimal()
@@ -330,7 +226,7 @@ def _job(
             user=intern(r["UserName"]),
             account=intern(named(r["Account"])),
             qos=intern(named(r["QOS"])),
-            restarts=_first_number(r["RestartCnt"], 0),
+            restarts=first_number(r["RestartCnt"], 0),
             comment="" if r["Comment"] == NO_COMMENT else r["Comment"],
             partitions=_listed(r["Partition"]),
             state=intern(r["State"]),
@@ -343,8 +239,8 @@ def _job(
             array_tasks=waiting,
             array_task_count=count,
             array_max_running=limit,
-            het_job_id=_first_number(r["HetJobID"], 0),
-            het_offset=_first_number(r["HetJobOffset"], 0),
+            het_job_id=first_number(r["HetJobID"], 0),
+            het_offset=first_number(r["HetJobOffset"], 0),
             submit_time=timestamp(r["SubmitTime"]),
             eligible_time=timestamp(r["EligibleTime"]),
             start_time=timestamp(r["StartTime"]),
@@ -352,7 +248,7 @@ def _job(
             deadline=timestamp(r["Deadline"]),
             time_limit=seconds(r["TimeLimit"]),
             nodes=nodes,
-            cpus=max(_first_number(r["NumCPUs"], 1), more.cpus_per_gpu * sum(gpus.values())),
+            cpus=max(first_number(r["NumCPUs"], 1), more.cpus_per_gpu * sum(gpus.values())),
             tasks=tasks,
             mem_mb=counts.get("mem", 0),
             gpus=gpus,
@@ -368,7 +264,7 @@ def _job(
             required_nodes=expand_hosts(r["ReqNodes"]),
             exclusive=_exclusive(r, traits),
             node_list=expand_hosts(r["NodeList"]),
-            priority=_first_number(r["PriorityLong"], 0),
+            priority=first_number(r["PriorityLong"], 0),
             nice=int(r["Nice"]),
             factors=factors.get(job_id),
         )
@@ -402,75 +298,6 @@ def requested_gpus(
     if total and named != total and len(asked) == 1:  # a request by task whose number Slurm chose itself
         return {next(iter(asked)): total}
     return asked or tracked
-
-
-def _first_number(text: str, absent: int) -> int:
-    digits = text.partition("-")[0]  # NumNodes may be a range, 1-4
-    return int(digits) if digits.isdecimal() else absent
-
-
-def factor_format(mark: str) -> str:
-    """`sprio -o`'s argument."""
-    return "".join(field + mark for field in FACTOR_FIELDS)
-
-
-def factors(
-    output: str, mark: str, known: dict[str, tuple[int, PriorityFactors]] | None = None
-) -> dict[int, PriorityFactors]:
-    """Weighted priority terms by job id, of several partitions those of the best one; `known` as of `jobs`."""
-    found: dict[int, PriorityFactors] = {}
-    before, now = {} if known is None else known, {}
-    for raw in split_records(output, FACTOR_FIELDS, mark):
-        now[raw] = one = before.get(raw) or _factor(raw.split("\0"))
-        job_id, terms = one
-        if found.setdefault(job_id, terms).priority < terms.priority:
-            found[job_id] = terms
-    if known is not None:
-        known.clear()
-        known.update(now)
-    return found
-
-
-def _factor(values: Sequence[str]) -> tuple[int, PriorityFactors]:
-    """A job's id and its weighted terms from one record of sprio."""
-    try:
-        job_id, priority, age, assoc, fairshare, job_size, partition, qos, site, tres_terms, nice, share = values
-        return int(job_id), PriorityFactors(
-            priority=_integer(priority),
-            age=_integer(age),
-            assoc=_integer(assoc),
-            fairshare=_integer(fairshare),
-            job_size=_integer(job_size),
-            partition=_integer(partition),
-            qos=_integer(qos),
-            site=_integer(site),
-            tres=round(sum(map(float, _TRES_TERM.findall(tres_terms)))) if tres_terms else 0,
-            nice=_integer(nice),
-            fairshare_normalized=float(share),
-        )
-    except ValueError as error:
-        raise SlurmError(f"sprio: unreadable record {values[0]!r}: {error}") from None
-
-
-def _integer(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        return int(float(text)) if text.strip() else 0
-
-
-def site_format(mark: str) -> str:
-    """`sprio -o`'s argument for `site_factors`."""
-    return "".join(field + mark for field in _SITE_FIELDS)
-
-
-def site_factors(output: str, mark: str) -> dict[int, int]:
-    """SiteFactors by job id; of a job in several partitions they are the same."""
-    rows = (raw.split("\0") for raw in split_records(output, _SITE_FIELDS, mark))
-    try:
-        return {int(job_id): _integer(site) for job_id, site in rows}
-    except ValueError as error:
-        raise SlurmError(f"sprio: unreadable record: {error}") from None
 
 
 def cron_jobs(output: str) -> frozenset[int]:

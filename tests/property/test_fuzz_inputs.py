@@ -16,7 +16,7 @@ from slurm_rl.errors import SlurmRlError
 from slurm_rl.obs.journal import Journal
 from slurm_rl.policy.checkpoint import load_model
 from slurm_rl.serve.jobid import parse
-from slurm_rl.slurm import history, text
+from slurm_rl.slurm import history, sprio, squeue_more, text
 from slurm_rl.slurm.release import parse_release
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,7 +66,7 @@ def test_a_model_with_bytes_changed_is_refused_or_the_same(data: st.DataObject) 
 def test_what_slurm_prints_is_data_whatever_users_put_into_it(pieces: list[str], comment: str) -> None:
     mark = secrets.token_hex(4)
     output = mark.join([*pieces, comment * 50]) + "\n"
-    for read in (text.factors, text.exclusive_jobs, text.arrays, history.parse, *SQUEUES):
+    for read in (sprio.factors, squeue_more.exclusive_jobs, text.arrays, history.parse, *SQUEUES):
         refusal(lambda read=read: read(output, mark))  # type: ignore[misc]
     for read_plain in (text.nodes, text.partitions, text.config, text.cron_jobs, text.fairshare):
         refusal(lambda read=read_plain: read(output))  # type: ignore[misc]

@@ -17,7 +17,7 @@ from slurm_rl.domain.keys import parse_keys
 from slurm_rl.errors import SlurmError
 from slurm_rl.lab.lab import Lab
 from slurm_rl.obs.journal import Journal
-from slurm_rl.slurm import jsonform, text
+from slurm_rl.slurm import jsonform, squeue_more, text
 from slurm_rl.slurm.cli import CliClient
 from slurm_rl.slurm.client import SlurmClient
 from slurm_rl.slurm.command import separator
@@ -120,8 +120,8 @@ def test_text_and_json_of_slurm_agree(client: CliClient, submit: Submit) -> None
     for _ in range(5):  # Slurm may change a job between the two answers
         mark = separator()
         traits = client.release().traits
-        whole = text.squeue_exclusive(mark)
-        exclusive = () if traits.json_exclusive else text.exclusive_jobs(client.commands.run(*whole), mark)
+        whole = squeue_more.squeue_exclusive(mark)
+        exclusive = () if traits.json_exclusive else squeue_more.exclusive_jobs(client.commands.run(*whole), mark)
         as_text = {j.job_id: msgspec.structs.replace(j, factors=None) for j in client.snapshot().jobs}
         said = client.commands.run("squeue", "-a", "--json")
         as_json = {j.job_id: j for j in jsonform.jobs(said.encode(), {}, exclusive) if j.pending or j.running}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from slurm_rl.config import Config
+from slurm_rl.controller.explain import place_in_queue
 from slurm_rl.controller.live import ControllerLive, warm_up
 from slurm_rl.controller.tick import Controller
 from slurm_rl.obs.journal import Journal
@@ -33,6 +34,12 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for journal in opened:
         journal.close()
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine must not cut an explanation short: what it says is tested here, not how fast."""
+    monkeypatch.setattr(place_in_queue, "_PATIENCE", 600.0)
 
 
 @pytest.fixture

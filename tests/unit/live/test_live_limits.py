@@ -11,7 +11,7 @@ from slurm_rl.controller.slurm_snapshot import observe
 from slurm_rl.decide import decide
 from slurm_rl.slurm.model import SlurmPartition
 from slurm_rl.slurm.site_limits import enforced, site_limits
-from slurm_rl.slurm.text import job_licenses
+from slurm_rl.slurm.squeue_more import job_licenses
 
 from .fake_slurm import FakeSlurm, a_job, a_running_job
 

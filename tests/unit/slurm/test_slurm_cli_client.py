@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm_rl.errors import EnvironmentMissing, InputError, SlurmError
-from slurm_rl.slurm import history, text
+from slurm_rl.slurm import history, squeue_more
 from slurm_rl.slurm.cli import CliClient
 from slurm_rl.slurm.command import Commands, failed, separator
 from slurm_rl.slurm.connect import connect
@@ -59,7 +59,7 @@ def test_rare_parts_of_requests_are_asked_of_new_jobs_alone(site: Fake) -> None:
     client, asked = CliClient(), []
     read = client._read_asks
 
-    def noted(*jobs: str) -> dict[int, text.Asks]:
+    def noted(*jobs: str) -> dict[int, squeue_more.Asks]:
         asked.append(jobs)
         return read(*jobs)
 

@@ -7,7 +7,7 @@ import pytest
 from recordings import FIXTURES, MARK, Recording
 
 from slurm_rl.errors import SlurmError
-from slurm_rl.slurm import history, jsonform, text
+from slurm_rl.slurm import history, jsonform, sprio, squeue_more, text
 from slurm_rl.slurm.model import SlurmJob
 from slurm_rl.slurm.release import NEWEST, TABLE, Evidence, Release, prefer_is_sound, sound_prefer
 from slurm_rl.traces.read import read_trace
@@ -26,10 +26,10 @@ def as_fields(jobs: list[SlurmJob]) -> dict[int, dict[str, object]]:
 
 
 def test_text_and_json_agree_field_by_field(recording: Recording) -> None:
-    factors = text.factors(recording("sprio.txt"), MARK)
+    factors = sprio.factors(recording("sprio.txt"), MARK)
     exclusive = frozenset[int]()
     if not recording.traits.json_exclusive:
-        exclusive = text.exclusive_jobs(recording("exclusive.txt"), MARK)
+        exclusive = squeue_more.exclusive_jobs(recording("exclusive.txt"), MARK)
     in_json = jsonform.jobs(recording("squeue.json").encode(), factors, exclusive)
     from_text = as_fields(recording.jobs())
     from_json = as_fields([j for j in in_json if j.pending or j.running])

@@ -8,14 +8,15 @@ import msgspec
 import pytest
 from recordings import MARK, Recording
 
-from slurm_rl.slurm import text
+from slurm_rl.slurm import squeue_more, text
 from slurm_rl.slurm.model import PriorityFactors, SlurmJob, SlurmNode
+from slurm_rl.slurm.sprio import factors as read_factors
 
 RELEASES = ("22.05", "24.11", "26.05")
 
 
 def first_look(recording: Recording, squeue: str, sprio: str, **more: object) -> list[SlurmJob]:
-    return text.jobs(squeue, MARK, text.factors(sprio, MARK), recording.traits, **more)  # type: ignore[arg-type]
+    return text.jobs(squeue, MARK, read_factors(sprio, MARK), recording.traits, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -26,7 +27,7 @@ def test_what_is_printed_as_before_is_the_object_that_it_was(release: str) -> No
     squeue, sprio = recording("squeue.txt"), recording("sprio.txt")
     looks = []
     for mark in (MARK, "\x1f0a1b2c3dx"):  # each look draws another separator
-        factors = text.factors(sprio.replace(MARK, mark), mark, terms)
+        factors = read_factors(sprio.replace(MARK, mark), mark, terms)
         looks.append(text.jobs(squeue.replace(MARK, mark), mark, factors, recording.traits, known=known))
     assert looks[0]
     assert looks[0] == first_look(recording, squeue, sprio)
@@ -53,9 +54,9 @@ def test_a_second_look_equals_a_first_one_after_any_change(release: str) -> None
         now = "".join(f"{line}{MARK}\n" for line in lines[rng.randrange(3) :])
         prios = sprio.split("\n")
         some = "\n".join(prios[rng.randrange(2) :])
-        asks = {rng.randrange(1, 40): text.Asks(excluded=("n1",)) for _ in range(3)}
+        asks = {rng.randrange(1, 40): squeue_more.Asks(excluded=("n1",)) for _ in range(3)}
         cron = frozenset(rng.sample(range(1, 40), 2))
-        factors = text.factors(some, MARK, terms)
+        factors = read_factors(some, MARK, terms)
         more: dict[str, object] = {"waiting": waiting, "asks": asks, "cron": cron}
         again = text.jobs(now, MARK, factors, recording.traits, known=known, **more)  # type: ignore[arg-type]
         assert again == first_look(recording, now, some, **more)
@@ -92,8 +93,8 @@ def test_other_priorities_change_nothing_but_the_factors() -> None:
     recording = Recording("22.05")
     known: dict[str, SlurmJob] = {}
     squeue, sprio = recording("squeue.txt"), recording("sprio.txt")
-    before = text.jobs(squeue, MARK, text.factors(sprio, MARK), recording.traits, known=known)
-    factors = {i: msgspec.structs.replace(f, age=f.age + 1) for i, f in text.factors(sprio, MARK).items()}
+    before = text.jobs(squeue, MARK, read_factors(sprio, MARK), recording.traits, known=known)
+    factors = {i: msgspec.structs.replace(f, age=f.age + 1) for i, f in read_factors(sprio, MARK).items()}
     after = text.jobs(squeue, MARK, factors, recording.traits, known=known)
     assert [j.factors for j in after] == [factors.get(j.job_id) for j in before]
     assert after == text.jobs(squeue, MARK, factors, recording.traits)

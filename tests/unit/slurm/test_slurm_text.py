@@ -8,7 +8,7 @@ import pytest
 from recordings import Recording
 
 from slurm_rl.errors import SlurmError
-from slurm_rl.slurm import text
+from slurm_rl.slurm import sprio, text
 from slurm_rl.slurm.command import records
 from slurm_rl.slurm.model import SlurmJob
 from slurm_rl.slurm.release import TABLE
@@ -194,13 +194,13 @@ def test_of_a_job_in_several_partitions_the_best_factors_count(recorded: Recorde
     fields = line.split(mark)
     better = mark.join([fields[0], "9999", *fields[2:]])
     for order in ([line, better], [better, line]):
-        assert text.factors("\n".join(order) + "\n", mark)[int(fields[0])].priority == 9999
+        assert sprio.factors("\n".join(order) + "\n", mark)[int(fields[0])].priority == 9999
 
 
 def test_tres_terms_of_the_priority_are_summed(recorded: Recorded, mark: str) -> None:
     fields = recorded("22.05/sprio.txt").splitlines()[0].split(mark)
     fields[9] = "cpu=12.4,gres/gpu=30"
-    assert text.factors(mark.join(fields) + "\n", mark)[int(fields[0])].tres == 42
+    assert sprio.factors(mark.join(fields) + "\n", mark)[int(fields[0])].tres == 42
 
 
 def test_nodes_have_gpus_by_type_in_total_and_in_use(recording: Recording) -> None:
