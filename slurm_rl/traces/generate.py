@@ -18,6 +18,7 @@ _WORDS = "train finetune eval sweep pretrain infer distill ablate probe align".s
 _MOST_OF_ALL = 0.05  # of all GPU time goes to one kind of job
 _MOST_OF_TYPE = 0.5  # of a GPU type's power goes to jobs that take no other type
 _LONGEST = 5 * DAY
+_MOST_SCALE = 1e6  # every run is cut at its limit long before
 _MODELS = "resnet bert gpt vit unet wav2vec llama dlrm gnn diffusion yolo t5 rnn whisper".split()
 
 
@@ -264,5 +265,6 @@ def _to_load(
         done = float(np.sum(seconds * size))
         if abs(done / wanted - 1.0) < 1e-3:
             break
-        scale *= wanted / done
+        # A load that limits keep out of reach must not drive the scale beyond all numbers.
+        scale = min(scale * wanted / done, _MOST_SCALE)
     return seconds, limits

@@ -32,6 +32,14 @@ def hetero() -> tuple[Trace, Cluster]:
     return generate(WorkloadSpec(seed=1), cluster), cluster
 
 
+def test_a_load_out_of_reach_is_approached_and_breaks_nothing() -> None:
+    """Five jobs of at most five days cannot fill 512 GPUs for ten years; once the scale ran into infinity."""
+    trace = generate(WorkloadSpec(jobs=5, days=3650, load=5.0, seed=3), nodes("64xA100:8:64:512"))
+    assert (trace.run_time > 0).all()
+    assert (trace.time_limit >= trace.run_time).all()
+    assert trace.run_time.max() == 5 * DAY
+
+
 class TestHetero:
     def test_the_load_is_met(self, hetero: tuple[Trace, Cluster]) -> None:
         trace, cluster = hetero
