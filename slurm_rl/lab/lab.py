@@ -20,6 +20,7 @@ from slurm_rl.slurm.command import not_installed
 
 _COMMAND_SECONDS = 60.0
 _ATTEMPTS = 3
+_ORPHANS = 30.0  # seconds that children of a killed lab command may keep its lock
 
 
 class Lab:
@@ -210,12 +211,26 @@ def _running(recorded: state.LabState) -> bool:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """One `up` or `down` at a time per directory."""
-    with (directory / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"another slurm-rl lab command is at work in {directory}", remedy="wait for it") from None
+    """One `up` or `down` at a time per directory.
+
+    The lock names its holder: a child of a killed one, not yet a program of its own, keeps the lock for a moment.
+    """
+    with (directory / "lock").open("a+") as lock:
+        until = time.monotonic() + _ORPHANS
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                lock.seek(0)
+                holder = lock.read().strip()
+                if not holder.isdecimal() or processes.runs(int(holder)) or time.monotonic() > until:
+                    told = f"another slurm-rl lab command is at work in {directory}"
+                    raise InputError(told, remedy="wait for it") from None
+                time.sleep(0.05)
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
         yield
 
 

@@ -121,6 +121,12 @@ def _stat(pid: int) -> _Stat | None:
     return _Stat(state=fields[0], parent=int(fields[1]), started=int(fields[19]))
 
 
+def runs(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    stat = _stat(pid)
+    return stat is not None and stat.state != "Z"
+
+
 def _all_pids() -> list[int]:
     return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdecimal()]
 

@@ -154,7 +154,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sample = sample.take(np.arange(400, 560))
     cluster = (ROOT / "traces" / "hetero.cluster.json").read_text(encoding="utf-8").replace('"count": ', '"count": 0')
     cluster = re.sub(r'"count": 0\d+', '"count": 4', cluster)
-    for name in ("traces/hetero", "trace", "spot", "TRACE", "venus", "site", "t"):
+    for name in ("traces/hetero", "trace", "spot", "TRACE", "venus", "site", "t", "blocks"):
         for suffix in (".csv", ".csv.gz"):
             write_native(sample, at / f"{name}{suffix}")
         (at / f"{name}.cluster.json").write_text(cluster, encoding="utf-8")
@@ -185,8 +185,9 @@ def test_the_line_runs_as_printed(
     """On small files; what is generated does not replace them."""
     words = words_of(line)
     if words[:2] == ["traces", "generate"]:
-        out = words.index("--out") + 1
-        words[out] = f"made-{words[out].replace('/', '-')}"
+        for option in {"--out", "--cluster-out"} & set(words):
+            out = words.index(option) + 1
+            words[out] = f"made-{words[out].replace('/', '-')}"
     monkeypatch.chdir(folder)
     monkeypatch.setattr(POLICIES, "_rows", dict(POLICIES._rows))  # a policy from outside stays no longer than its line
     with pytest.raises(SystemExit) as ended:
