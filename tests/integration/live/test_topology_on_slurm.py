@@ -60,9 +60,8 @@ def test_a_job_waits_for_one_switch_in_the_plan_and_in_slurm(start_lab: LabFacto
     assert {state.topology[n] for n in job.node_list} == {"s3"}
 
 
+@pytest.mark.releases("24.11", "26.05")  # 22.05 has no topology/block
 def test_blocks_are_read_and_segments_kept(start_lab: LabFactory, slurm_release: str) -> None:
-    if not slurm_release.startswith(("24.11", "26.05")):
-        pytest.skip("22.05 has no topology/block")
     lab = start_lab("a100:4*6", topology=parse_topology("block:3"))
     blockers = [submit(lab, f"--nodelist=a100-{n}") for n in (1, 2)]
     until(lambda: all(running(lab, b) for b in blockers), "two nodes of the first block are taken")
