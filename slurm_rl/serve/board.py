@@ -82,7 +82,7 @@ def add_board(
     async def decisions(
         peer: Asker,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-        before: Annotated[int | None, Query(ge=1)] = None,
+        before: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None,
         job: Annotated[int | None, Query(ge=1, le=2**32)] = None,
         status: Annotated[str, Query(max_length=20)] = "",
     ) -> Response:

@@ -386,6 +386,11 @@ def from_root(app: Callable[..., Any]) -> Callable[..., Any]:
     return asked
 
 
+def test_a_number_beyond_what_the_journal_counts_is_refused(path: Path) -> None:
+    assert ask(path, "GET", f"/v1/decisions?before={2**63 - 1}")[0] == 200
+    assert ask(path, "GET", f"/v1/decisions?before={2**63}")[0] == 422
+
+
 def test_no_request_that_fits_the_schema_or_does_not_causes_a_server_error(
     live: ControllerLive, tmp_path: Path
 ) -> None:
