@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import textwrap
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -472,7 +473,7 @@ def template() -> str:
             section = definition.metadata["section"]
             lines += ["", f"## {section}"]
         lines.append("")
-        lines += [f"# {row}" for row in _wrapped(definition.metadata["doc"], 116)]
+        lines += [f"# {row}" for row in textwrap.wrap(definition.metadata["doc"], 116)]
         rules = definition.metadata
         if "choices" in rules:
             lines.append("# One of: " + ", ".join(rules["choices"]))
@@ -489,12 +490,6 @@ def as_toml(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return "[" + ", ".join(map(as_toml, value)) + "]" if isinstance(value, tuple) else str(value)
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(text, width)
 
 
 _FIELDS: dict[str, Any] = {f.name: f for f in fields(Config)}
