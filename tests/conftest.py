@@ -25,6 +25,8 @@ if WITHOUT_TORCH:  # some of them import it in a test
     collect_ignore += ["unit/live/test_pressure.py", "unit/grow", "property/test_grow_properties.py"]
     collect_ignore += ["unit/train/test_trainer.py", "unit/train/test_algorithms.py", "unit/train/test_tracking.py"]
     collect_ignore += ["unit/api/test_examples.py"]
+if WITHOUT_TORCH and sys.version_info >= (3, 14):  # river, the witness of the bandits, has no release for it
+    collect_ignore += ["unit/policy/test_bandits.py"]
 
 
 class _ModuleWithoutTorch(pytest.Module):
