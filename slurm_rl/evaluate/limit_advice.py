@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from slurm_rl.controller.limit_advice import advise_limit
+from slurm_rl.controller.limit_advice import RunsAlike
 from slurm_rl.kernel.arrays import Array
 from slurm_rl_sim.forward import Site
 from slurm_rl_sim.replay import Contender, Prepared, Run, prepare, replay
-
-_KEPT = 100  # of the latest runs of a kind, as live
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +38,18 @@ def suggested_limits(prepared: Prepared, start: Array, end: Array) -> Array:
     size = np.floor(np.log2(np.maximum(volume[jobs["request"]], 1e-3))).astype(int)
     names = prepared.trace.job_name.codes
     limits = jobs["limit"].copy()
-    runs: dict[tuple[int, ...], deque[float]] = {}
+    runs: dict[tuple[int, ...], RunsAlike] = {}
     running: list[tuple[int, int]] = []
     for j in range(len(jobs)):
         now = int(jobs["submit"][j])
         while running and running[0][0] <= now:
             ended, k = heapq.heappop(running)
             for key in _keys(k, jobs, names, size):
-                runs.setdefault(key, deque(maxlen=_KEPT)).append(float(ended - start[k]))
+                runs.setdefault(key, RunsAlike()).learn(int(jobs["submit"][k]), ended, float(ended - start[k]))
         for key in _keys(j, jobs, names, size):
             known = runs.get(key)
-            if known is not None and len(known) >= 10:
-                advice = advise_limit(known, int(limits[j]), "")
+            if known is not None and len(known.latest) >= 10:
+                advice = known.advise(int(limits[j]), "")
                 if advice is not None:
                     limits[j] = advice.limit
                 break

@@ -95,12 +95,12 @@ def test_the_command_prints_a_table_a_page_and_json(tmp_path: Path, capsys: pyte
 
 
 def test_limits_are_suggested_by_runs_that_had_ended_by_then() -> None:
-    """Ann's jobs take 600 s and ask for ten hours; the eleventh that comes after ten are over is told 15 min."""
-    jobs = [a_job(1000 * i, 600, 36_000, user="ann", name="a") for i in range(14)]
+    """Ann's jobs take 600 s and ask for ten hours: ten teach, five try the advice, and the next are told 15 min."""
+    jobs = [a_job(5000 * i, 600, 36_000, user="ann", name="a") for i in range(19)]
     prepared = prepare(a_trace(jobs), a_cluster(1, cpus=1))
     start = prepared.workload.jobs["submit"]
     limits = suggested_limits(prepared, start, start + 600)
-    assert limits.tolist() == [36_000] * 10 + [900] * 4
+    assert limits.tolist() == [36_000] * 15 + [900] * 4
 
 
 def test_shorter_limits_let_others_backfill() -> None:

@@ -274,9 +274,11 @@ def test_a_question_that_takes_too_long_is_given_up(controller: MakeController) 
     assert HORIZON == 7 * 86_400
 
 
-def a_finished(user: str, name: str, elapsed: int, *, gpus: int = 1, state: str = "COMPLETED") -> HistoryJob:
+def a_finished(
+    user: str, name: str, elapsed: int, *, at: int = 0, gpus: int = 1, state: str = "COMPLETED"
+) -> HistoryJob:
     row = {"job_id": 1, "display_id": "1", "name": name, "user": user, "account": "", "partition": "batch", "qos": ""}
-    times = {"submit_time": 0, "eligible_time": 0, "start_time": 0, "end_time": elapsed, "elapsed": elapsed}
+    times = {"submit_time": at, "eligible_time": at, "start_time": at, "end_time": at + elapsed, "elapsed": elapsed}
     more = {"time_limit": 86_400, "nodes": 1, "cpus": 4, "mem_mb": 0, "gpus_requested": {"": gpus}}
     rest = {"gpus_allocated": {}, "node_list": (), "priority": 0, "exit_code": 0, "state": state}
     return HistoryJob(**(row | times | more | rest))  # type: ignore[arg-type]
@@ -284,8 +286,8 @@ def a_finished(user: str, name: str, elapsed: int, *, gpus: int = 1, state: str 
 
 def test_advice_on_a_limit_is_from_the_users_own_jobs() -> None:
     runs = RunsOfUsers()
-    runs.learn(a_finished("ann", "train", 60 * (100 + i % 31)) for i in range(40))
-    runs.learn(a_finished("bob", "train", 80_000) for _ in range(40))
+    runs.learn(a_finished("ann", "train", 60 * (100 + i % 31), at=86_400 * i) for i in range(40))
+    runs.learn(a_finished("bob", "train", 80_000, at=86_400 * i) for i in range(40))
     advice = runs.advise("ann", "train", 1, 4, 86_400)
     assert advice is not None
     # 38 of the 40 runs (95%) took at most 128 min: with a margin of a quarter 160 min, so 3 h.
