@@ -14,13 +14,12 @@ from slurm_rl.domain.keys import Key
 from slurm_rl.domain.topology import blocks_of
 from slurm_rl.errors import SlurmError
 from slurm_rl.slurm import history, jsonform, sprio, squeue_more, text
-from slurm_rl.slurm.command import Commands, separator
+from slurm_rl.slurm.command import Commands, NotPlain, separator
 from slurm_rl.slurm.model import (
     Health,
     HistoryJob,
     JobUpdate,
     PriorityFactors,
-    SlurmJob,
     SlurmNode,
     SlurmState,
     UpdateResult,
@@ -31,6 +30,7 @@ from slurm_rl.slurm.updates import apply
 
 _MOST_NAMED = 500  # new jobs that are asked about by name
 _ASK_EVERY = 60.0  # seconds for which a change of --exclude or of CPUs by GPU may go unseen
+_CAREFUL = 3600.0  # seconds for which every field ends in a secret mark, after a value that held the separator
 _FLAT = ("", "topology/none", "topology/default", "topology/flat")  # plugins that know of no switch and no block
 
 
@@ -44,11 +44,11 @@ class _Seen:
 
     def __init__(self, release: Release | None = None) -> None:
         self.release = release
-        self.jobs: dict[str, SlurmJob] = {}
+        self.jobs = text.KnownJobs()
         self.factors: dict[str, tuple[int, PriorityFactors]] = {}
         self.nodes: dict[str, SlurmNode] = {}
         self.asks: dict[int, squeue_more.Asks] = {}
-        self.asked: frozenset[str] = frozenset()  # jobs that waited when `asks` was read
+        self.asked: frozenset[int] = frozenset()  # jobs that waited when `asks` was read
         self.asked_at = -math.inf
 
 
@@ -66,8 +66,17 @@ class CliClient:
         self.commands = Commands(conf, timeout, user)
         self._release: Release | None = None
         self._seen = _Seen()
+        self._careful_until = -math.inf
 
     def snapshot(self) -> SlurmState:
+        if time.monotonic() > self._careful_until:
+            try:
+                return self._snapshot(plain=True)
+            except NotPlain:  # somebody put the separator into a job's name: it may stay there for a while
+                self._careful_until = time.monotonic() + _CAREFUL
+        return self._snapshot(plain=False)
+
+    def _snapshot(self, *, plain: bool) -> SlurmState:
         mark = separator()
         taken, began = time.time(), time.monotonic()
         config = self.config()
@@ -76,7 +85,7 @@ class CliClient:
         asked: dict[str, Sequence[str]] = {"partitions": ("scontrol", "-o", "-a", "show", "partition")}
         if release.known:
             asked["nodes"] = ("scontrol", "-o", "-d", "show", "node")
-            asked["squeue"] = text.squeue(traits, mark)
+            asked["squeue"] = text.squeue(traits, mark, plain=plain)
             if not traits.array_unique:
                 asked["arrays"] = text.squeue_arrays(mark)
             if not traits.cron_field and "enable" in text.setting(config, "ScronParameters"):
@@ -90,18 +99,18 @@ class CliClient:
         if text.setting(config, "TopologyPlugin") not in _FLAT:
             asked["topology"] = ("scontrol", "show", "topology")
         if text.setting(config, "PriorityType") == "priority/multifactor":
-            asked["sprio"] = ("sprio", "-h", "-o", sprio.factor_format(mark))
+            asked["sprio"] = ("sprio", "-h", "-o", sprio.factor_format(mark, plain=plain))
         if text.setting(config, "AccountingStorageType") == "accounting_storage/slurmdbd":
             asked["sshare"] = ("sshare", "-h", "-P", "-a", "-o", "Account,User,FairShare")
         said = dict(zip(asked, self.commands.run_all(list(asked.values())), strict=True))
         if self._seen.release != release:
             self._seen = _Seen(release)
         seen = self._seen
-        factors = sprio.factors(said["sprio"], mark, seen.factors) if "sprio" in said else {}
+        factors = sprio.factors(said["sprio"], mark, seen.factors, plain=plain) if "sprio" in said else {}
         if release.known:
             waiting, cron = text.arrays(said.get("arrays", ""), mark), text.cron_jobs(said.get("cron", ""))
             more = functools.partial(text.jobs, waiting=waiting, cron=cron, asks=self._asks, known=seen.jobs)
-            jobs = more(said["squeue"], mark, factors, traits)
+            jobs = more(said["squeue"], mark, factors, traits, plain=plain)
             nodes = text.nodes(said["nodes"], seen.nodes)
         else:
             every = jsonform.jobs(said["jobs as json"].encode(), factors, self._exclusive(traits, mark))
@@ -123,7 +132,7 @@ class CliClient:
             topology=blocks_of(said.get("topology", "")),
         )
 
-    def _asks(self, waiting: frozenset[str]) -> dict[int, squeue_more.Asks]:
+    def _asks(self, waiting: frozenset[int]) -> dict[int, squeue_more.Asks]:
         """Rare parts of requests: fixed at submission, so asked of jobs that are new, and of all once a minute."""
         seen, now = self._seen, time.monotonic()
         fresh = waiting - seen.asked
@@ -131,16 +140,16 @@ class CliClient:
             seen.asks, seen.asked_at = self._read_asks(), now
         elif fresh:
             try:
-                seen.asks = {k: v for k, v in seen.asks.items() if str(k) in waiting} | self._read_asks(*sorted(fresh))
+                seen.asks = {k: v for k, v in seen.asks.items() if k in waiting} | self._read_asks(*sorted(fresh))
             except SlurmError:  # squeue knows none of them any more: they came and went
                 seen.asks, seen.asked_at = self._read_asks(), now
         seen.asked = waiting
         return seen.asks
 
-    def _read_asks(self, *jobs: str) -> dict[int, squeue_more.Asks]:
+    def _read_asks(self, *jobs: int) -> dict[int, squeue_more.Asks]:
         """Of these jobs, or of all that wait."""
         mark = separator()
-        named = ("-j", ",".join(jobs)) if jobs else ()
+        named = ("-j", ",".join(map(str, jobs))) if jobs else ()
         traits = self.release().traits
         both = (squeue_more.squeue_asks(mark, traits), squeue_more.squeue_excluded(mark))
         said, excluded = self.commands.run_all([(program, *named, *rest) for program, *rest in both])
@@ -179,10 +188,16 @@ class CliClient:
         assert self._release is not None  # noqa: S101  (config sets it or raises)
         return self._release
 
-    def site_factors(self) -> dict[int, int]:
-        """SiteFactor by job id, of the jobs sprio shows."""
+    def site_factors(self, jobs: Sequence[int] = ()) -> dict[int, int]:
+        """SiteFactor by job id: of these jobs, if they are few, or of all that sprio shows."""
         mark = separator()
-        return sprio.site_factors(self.commands.run("sprio", "-h", "-o", sprio.site_format(mark)), mark)
+        named = ("-j", ",".join(map(str, jobs))) if 0 < len(jobs) <= _MOST_NAMED else ()
+        try:
+            return sprio.site_factors(self.commands.run("sprio", "-h", *named, "-o", sprio.site_format(mark)), mark)
+        except SlurmError:
+            if not named:
+                raise
+            return self.site_factors()  # sprio knows none of them any more, and says so in words
 
     def update(self, updates: Sequence[JobUpdate]) -> list[UpdateResult]:
         if not updates:

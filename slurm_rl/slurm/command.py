@@ -15,6 +15,7 @@ from pathlib import Path
 
 from slurm_rl.errors import EnvironmentMissing, SlurmError
 
+UNIT = "\x1f"  # separates fields, where no value holds it
 _PORTION = 1 << 18  # characters that are taken apart at once
 PATIENCE = 1.0  # seconds of silence after which we look whether slurmctld is there at all
 
@@ -185,7 +186,7 @@ def failed(program: str, said: str) -> SlurmError:
 
 def separator() -> str:
     """A field separator nobody can put into a job's name: it is drawn anew for each command."""
-    return f"\x1f{secrets.token_hex(4)}x"
+    return f"{UNIT}{secrets.token_hex(4)}x"
 
 
 def records(output: str, fields: Sequence[str], mark: str) -> Iterator[dict[str, str]]:
@@ -200,27 +201,33 @@ def records(output: str, fields: Sequence[str], mark: str) -> Iterator[dict[str,
         yield record
 
 
-def split_records(output: str, fields: Sequence[str], mark: str) -> list[str]:
+class NotPlain(SlurmError):
+    """Some value holds the separator of fields, or the answer is cut short: `records` can tell."""
+
+
+def split_records(output: str, fields: Sequence[str], mark: str, *, plain: bool = False) -> list[str]:
     """`records` as texts, their fields separated by "\0", which nothing that Slurm prints can hold.
 
-    Two looks at a record that has not changed give equal texts, whatever their marks.
+    Two looks at a record that has not changed give equal texts, whatever their marks. `plain`: `mark` ends records
+    alone, and UNIT the other fields, which takes a third less text; raises NotPlain where a value holds UNIT.
     """
     found: list[str] = []
     separators, end, at = len(fields) - 1, f"{mark}\n", 0
+    over = f"\0{mark.removeprefix(UNIT)}\n" if plain else "\0\n"
     while at < len(output):  # in portions: a submission must not wait for one long step of the interpreter
         cut = output.find(end, at + _PORTION)
         until = len(output) if cut < 0 else cut + len(end)
-        pieces = _separated(output[at:until], mark).split("\0\n")
+        portion = output[at:until].replace("\0", "\ufffd")
+        pieces = portion.replace(UNIT if plain else mark, "\0").split(over)
         if pieces.pop() != "" or any(p.count("\0") != separators for p in pieces):
+            if plain:
+                raise NotPlain(f"Slurm's answer is cut short or has other fields than asked for ({fields[0]}, …)")
             # Some value begins with a line break, or the answer is cut short: count fields.
-            return ["\0".join(r.values()) for r in records(_separated(output, mark), fields, "\0")]
+            whole = output.replace("\0", "\ufffd").replace(mark, "\0")
+            return ["\0".join(r.values()) for r in records(whole, fields, "\0")]
         found += pieces
         at = until
     return found
-
-
-def _separated(output: str, mark: str) -> str:
-    return output.replace("\0", "\ufffd").replace(mark, "\0")
 
 
 def key_values(line: str) -> Mapping[str, str]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from slurm_rl.errors import SlurmError
-from slurm_rl.slurm.command import split_records
+from slurm_rl.slurm.command import UNIT, split_records
 from slurm_rl.slurm.model import PriorityFactors
 
 FACTOR_FIELDS = ("%i", "%Y", "%A", "%B", "%F", "%J", "%P", "%Q", "%S", "%T", "%N", "%f")
@@ -14,25 +14,27 @@ _SITE_FIELDS = ("%i", "%S")
 _TRES_TERM = re.compile(r"=(-?[\d.]+)")
 
 
-def factor_format(mark: str) -> str:
-    """`sprio -o`'s argument."""
-    return "".join(field + mark for field in FACTOR_FIELDS)
+def factor_format(mark: str, *, plain: bool = False) -> str:
+    """`sprio -o`'s argument; `plain` as of `split_records`."""
+    return (UNIT if plain else mark).join(FACTOR_FIELDS) + mark
 
 
 def factors(
-    output: str, mark: str, known: dict[str, tuple[int, PriorityFactors]] | None = None
+    output: str, mark: str, known: dict[str, tuple[int, PriorityFactors]] | None = None, *, plain: bool = False
 ) -> dict[int, PriorityFactors]:
     """Weighted priority terms by job id, of several partitions those of the best one; `known` as of `jobs`."""
-    found: dict[int, PriorityFactors] = {}
-    before, now = {} if known is None else known, {}
-    for raw in split_records(output, FACTOR_FIELDS, mark):
-        now[raw] = one = before.get(raw) or _factor(raw.split("\0"))
-        job_id, terms = one
-        if found.setdefault(job_id, terms).priority < terms.priority:
-            found[job_id] = terms
+    before = {} if known is None else known
+    lines = split_records(output, FACTOR_FIELDS, mark, plain=plain)
+    rows = [before.get(raw) or _factor(raw.split("\0")) for raw in lines]
     if known is not None:
+        now = dict(zip(lines, rows, strict=True))
         known.clear()
         known.update(now)
+    found = dict(rows)
+    if len(found) < len(rows):
+        for job_id, terms in rows:
+            if found[job_id].priority < terms.priority:
+                found[job_id] = terms
     return found
 
 

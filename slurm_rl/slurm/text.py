@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from sys import intern
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from slurm_rl.errors import SlurmError
-from slurm_rl.slurm.command import key_values, records, split_records
+from slurm_rl.slurm.command import UNIT, key_values, records, split_records
 from slurm_rl.slurm.gres import asked_of_each_node, node_counts, reports_parts, shared_parts
 from slurm_rl.slurm.model import Health, PriorityFactors, PriorityWeights, SlurmJob, SlurmNode, SlurmPartition
 from slurm_rl.slurm.quantities import (
@@ -70,6 +71,22 @@ JOB_FIELDS = (
     "Nice",
     "Deadline",
 )
+# What jobs seldom share; of everything else there are few kinds.
+_OWN = (
+    "ArrayJobID",
+    "ArrayTaskID",
+    "Name",
+    "UserName",
+    "Account",
+    "Comment",
+    "Dependency",
+    "SubmitTime",
+    "EligibleTime",
+    "StartTime",
+    "EndTime",
+    "NodeList",
+    "PriorityLong",
+)
 _ARRAY_FIELDS = ("ArrayJobID", "ArrayTaskID")
 # What scontrol prints anew at each look, and nobody here reads.
 _RESTLESS = re.compile(r" (?:CPULoad|FreeMem|LastBusyTime|CurrentWatts|AveWatts)=\S*")
@@ -81,12 +98,14 @@ def job_fields(traits: Traits) -> tuple[str, ...]:
     return JOB_FIELDS + more
 
 
-def squeue(traits: Traits, mark: str) -> tuple[str, ...]:
-    """squeue with every record's own values: plain squeue merges an array's separate pending records into one line.
+def squeue(traits: Traits, mark: str, *, plain: bool = False) -> tuple[str, ...]:
+    """squeue with every record's own values: by itself it merges an array's separate pending records into one line.
 
-    A suffix without a width prints the whole value, where the default cuts at 20 characters.
+    A suffix without a width prints the whole value, where the default cuts at 20 characters. `plain` as of
+    `split_records`.
     """
-    wanted = ",".join(f"{field}:{mark}" for field in job_fields(traits))
+    *others, last = job_fields(traits)
+    wanted = ",".join([*(f"{field}:{UNIT if plain else mark}" for field in others), f"{last}:{mark}"])
     each = "--array-unique" if traits.array_unique else "--array"
     return ("squeue", "-h", "-a", each, "-t", STATES, "-O", wanted)
 
@@ -118,6 +137,16 @@ def arrays(output: str, mark: str) -> dict[int, Waiting]:
     return found
 
 
+class KnownJobs:
+    """The last look at a queue: how its records were printed, what they were read as, and what else that took."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, SlurmJob] = {}  # by what is printed of a record
+        self.printed: dict[int, str] = {}  # … which is found here by job id
+        self.asks: Mapping[int, Asks] = {}
+        self.cron: frozenset[int] = frozenset()
+
+
 def jobs(
     output: str,
     mark: str,
@@ -126,8 +155,9 @@ def jobs(
     *,
     waiting: Mapping[int, Waiting] = MappingProxyType({}),
     cron: frozenset[int] = frozenset(),
-    asks: Mapping[int, Asks] | Callable[[frozenset[str]], Mapping[int, Asks]] = MappingProxyType({}),
-    known: dict[str, SlurmJob] | None = None,
+    asks: Mapping[int, Asks] | Callable[[frozenset[int]], Mapping[int, Asks]] = MappingProxyType({}),
+    known: KnownJobs | None = None,
+    plain: bool = False,
 ) -> list[SlurmJob]:
     """Jobs from `squeue`, one per record, in the order of their first lines.
 
@@ -135,43 +165,78 @@ def jobs(
     that is printed as at the last look, and of which the other commands say the same, it gets the same object.
     """
     fields = job_fields(traits)
-    rows: dict[str, str] = {}
+    known = KnownJobs() if known is None else known
+    state, behind = fields.index("State"), len(fields) - fields.index("PriorityLong")
+    printed = _records(split_records(output, fields, mark, plain=plain), known.jobs, waiting, state)
+    before = list(map(known.jobs.get, printed.values()))
+    if callable(asks):
+        states = (
+            job.state if job is not None else _field(raw, state)
+            for job, raw in zip(before, printed.values(), strict=True)
+        )
+        asks = asks(frozenset(job_id for job_id, is_in in zip(printed, states, strict=True) if is_in == "PENDING"))
+    others = {i for i in asks.keys() | known.asks.keys() if asks.get(i) != known.asks.get(i)} | (cron ^ known.cron)
+    found = []
+    for (job_id, raw), same, terms in zip(printed.items(), before, map(factors.get, printed), strict=True):
+        job, last = same, None if same is not None else known.printed.get(job_id)
+        if last is not None and _same_but_priority(raw, last, behind):
+            # Every job's priority changes when Slurm calculates them anew: that alone is no reason to read it again.
+            own = first_number(raw.rsplit("\0", behind)[1], 0)
+            job = msgspec.structs.replace(known.jobs[last], priority=own, factors=terms)
+        if job is None or (others and (job_id in others or job.array_job_id in others)):
+            values = raw.split("\0")
+            more = _asks_of(job_id, values[1], asks)
+            job = _job(job_id, values, fields, terms, traits, more, cron=job_id in cron)
+        elif job.factors is not terms:
+            job = msgspec.structs.replace(job, factors=terms)
+        found.append(job)
+    known.jobs, known.printed = dict(zip(printed.values(), found, strict=True)), printed
+    known.asks, known.cron = dict(asks), cron
+    return found
+
+
+def _records(
+    lines: list[str], known: Mapping[str, SlurmJob], waiting: Mapping[int, Waiting], state: int
+) -> dict[int, str]:
+    """What is printed of each record by job id; of several lines the first one, with the tasks of them all."""
+    if not waiting:
+        ids = [job.job_id if (job := known.get(raw)) is not None else _job_id(raw) for raw in lines]
+        printed = dict(zip(ids, lines, strict=True))
+        if len(printed) == len(lines):
+            return printed
+    rows: dict[str, tuple[str, str, str]] = {}
     tasks: dict[str, list[str]] = {}
     listed: dict[str, set[str]] = {}
-    for raw in split_records(output, fields, mark):
-        job_id, array, task, _ = raw.split("\0", 3)
-        rows.setdefault(job_id, raw)
+    for raw in lines:
+        job_id, array, task, rest = raw.split("\0", 3)
+        rows.setdefault(job_id, (array, task, rest))
         if task != "N/A" and present(task):
             tasks.setdefault(job_id, []).append(task)
             listed.setdefault(array, set()).add(task)
-    state = fields.index("State")
-    if callable(asks):
-        asks = asks(frozenset(i for i, raw in rows.items() if raw.split("\0", state + 1)[state] == "PENDING"))
-    _add_waiting(tasks, listed, waiting, lambda job_id: rows[job_id].split("\0", state + 1)[state] == "PENDING")
-    before, now = {} if known is None else known, {}
-    behind = len(fields) - fields.index("PriorityLong")
-    for job_id, raw in rows.items():
-        line = ",".join(tasks[job_id]) if job_id in tasks else ""
-        # Every job's priority changes when Slurm calculates them anew: that alone is no reason to read it again.
-        head, priority, *rest = raw.rsplit("\0", behind)
-        key = "\0".join((head, *rest, line)) if line else "\0".join((head, *rest))
-        more = NO_ASKS
-        if asks or cron:
-            number = first_number(job_id, 0)
-            more = _asks_of(number, raw.split("\0", 2)[1], asks)
-            key += (f"\0\0{more}" if more is not NO_ASKS else "") + ("\0cron" if number in cron else "")
-        job = before.get(key)
-        if job is None:
-            job = _job(dict(zip(fields, raw.split("\0"), strict=True)), line, factors, traits, cron, more)
-        else:
-            own, terms = first_number(priority, 0), factors.get(job.job_id)
-            if job.factors is not terms or job.priority != own:
-                job = msgspec.structs.replace(job, priority=own, factors=terms)
-        now[key] = job
-    if known is not None:
-        known.clear()
-        known.update(now)
-    return list(now.values())
+    _add_waiting(tasks, listed, waiting, lambda job_id: _field(rows[job_id][2], state - 3) == "PENDING")
+    merged = (
+        "\0".join((job_id, array, ",".join(tasks.get(job_id, (task,))), rest))
+        for job_id, (array, task, rest) in rows.items()
+    )
+    return {_job_id(raw): raw for raw in merged}
+
+
+def _job_id(raw: str) -> int:
+    text = raw.partition("\0")[0]
+    try:
+        return int(text)
+    except ValueError as error:
+        raise SlurmError(f"squeue: job {text!r} is unreadable: {error}") from None
+
+
+def _field(raw: str, number: int) -> str:
+    return raw.split("\0", number + 1)[number]
+
+
+def _same_but_priority(raw: str, last: str, behind: int) -> bool:
+    head, _, *rest = raw.rsplit("\0", behind)
+    before, _, *others = last.rsplit("\0", behind)
+    return head == before and rest == others
 
 
 def _add_waiting(
@@ -203,73 +268,103 @@ def _request(
     return counts, gpus, *asked_of_each_node(per_job, per_node, per_task, per_socket, nodes, tasks)
 
 
+@lru_cache(maxsize=16_384)
+def _kind(values: tuple[str, ...], fields: tuple[str, ...], traits: Traits, more: Asks) -> SlurmJob:
+    """What alike jobs share, from fields that are the same of many; `_OWN` are left out."""
+    r = dict(zip(fields, values, strict=True))
+    nodes, tasks = first_number(r["NumNodes"], 1), first_number(r["NumTasks"], 1)
+    asked = (r["tres-per-job"], r["tres-per-node"], r["tres-per-task"], more.per_socket)
+    counts, gpus, gres, problem = _request(r["tres-alloc"], *asked, nodes, tasks)
+    return SlurmJob(
+        job_id=0,
+        qos=intern(named(r["QOS"])),
+        restarts=first_number(r["RestartCnt"], 0),
+        partitions=_listed(r["Partition"]),
+        state=intern(r["State"]),
+        reason=intern(present(r["Reason"])),
+        reservation=named(r["Reservation"]),
+        cron=traits.cron_field and r["CronJob"] == "Yes",
+        het_job_id=first_number(r["HetJobID"], 0),
+        het_offset=first_number(r["HetJobOffset"], 0),
+        deadline=timestamp(r["Deadline"]),
+        time_limit=seconds(r["TimeLimit"]),
+        nodes=nodes,
+        cpus=max(first_number(r["NumCPUs"], 1), more.cpus_per_gpu * sum(gpus.values())),
+        tasks=tasks,
+        mem_mb=counts.get("mem", 0),
+        gpus=gpus,
+        gres=gres,
+        not_understood=problem,
+        excluded_nodes=more.excluded,
+        switches=more.switches,
+        switch_wait=more.switch_wait,
+        segment=more.segment,
+        tres=counts,
+        features=intern(named(r["Feature"])),
+        prefer=intern(named(r["Prefer"])),
+        required_nodes=expand_hosts(r["ReqNodes"]),
+        exclusive=_exclusive(r, traits),
+        nice=int(r["Nice"]),
+    )
+
+
+class _Fields(NamedTuple):
+    """Where a record's own fields stand, and those that it shares with others."""
+
+    own: Callable[[Sequence[str]], tuple[str, ...]]
+    shared: Callable[[Sequence[str]], tuple[str, ...]]
+    shared_names: tuple[str, ...]
+
+
+@lru_cache(maxsize=8)
+def _fields(names: tuple[str, ...]) -> _Fields:
+    shared = tuple(name for name in names if name not in _OWN and name != "JobID")
+    at = {name: i for i, name in enumerate(names)}
+    return _Fields(itemgetter(*(at[n] for n in _OWN)), itemgetter(*(at[n] for n in shared)), shared)
+
+
 def _job(
-    r: Mapping[str, str],
-    listed: str,
-    factors: Mapping[int, PriorityFactors],
+    job_id: int,
+    values: Sequence[str],
+    names: tuple[str, ...],
+    factors: PriorityFactors | None,
     traits: Traits,
-    cron: frozenset[int],
     more: Asks,
+    *,
+    cron: bool,
 ) -> SlurmJob:
-    """One job from the fields of its record, and its tasks as they are listed."""
+    """One job from the fields of its record."""
+    fields = _fields(names)
+    array, listed, name, user, account, comment, dependency, submit, eligible, start, end, node_list, priority = (
+        fields.own(values)
+    )
     try:
-        job_id = int(r["JobID"])
-        nodes, tasks = first_number(r["NumNodes"], 1), first_number(r["NumTasks"], 1)
-        is_array = bool(listed)
-        waiting, count, limit = array_tasks(listed) if is_array else ("", 1, 0)
-        single = waiting.isdecimal()
-        asked = (r["tres-per-job"], r["tres-per-node"], r["tres-per-task"], more.per_socket)
-        counts, gpus, gres, problem = _request(r["tres-alloc"], *asked, nodes, tasks)
-        return SlurmJob(
+        kind = _kind(fields.shared(values), fields.shared_names, traits, more)
+        told: dict[str, Any] = {"cron": True} if cron and not traits.cron_field else {}
+        if listed != "N/A" and present(listed):
+            waiting, count, limit = array_tasks(listed)
+            told["array_job_id"] = int(array)
+            told["array_task_id"] = int(waiting) if waiting.isdecimal() else None
+            told |= {"array_tasks": waiting, "array_task_count": count, "array_max_running": limit}
+        return msgspec.structs.replace(
+            kind,
             job_id=job_id,
-            name=intern(r["Name"]),
-            user=intern(r["UserName"]),
-            account=intern(named(r["Account"])),
-            qos=intern(named(r["QOS"])),
-            restarts=first_number(r["RestartCnt"], 0),
-            comment="" if r["Comment"] == NO_COMMENT else r["Comment"],
-            partitions=_listed(r["Partition"]),
-            state=intern(r["State"]),
-            reason=intern(present(r["Reason"])),
-            dependency=named(r["Dependency"]),
-            reservation=named(r["Reservation"]),
-            cron=r["CronJob"] == "Yes" if traits.cron_field else job_id in cron,
-            array_job_id=int(r["ArrayJobID"]) if is_array else 0,
-            array_task_id=int(waiting) if single else None,
-            array_tasks=waiting,
-            array_task_count=count,
-            array_max_running=limit,
-            het_job_id=first_number(r["HetJobID"], 0),
-            het_offset=first_number(r["HetJobOffset"], 0),
-            submit_time=timestamp(r["SubmitTime"]),
-            eligible_time=timestamp(r["EligibleTime"]),
-            start_time=timestamp(r["StartTime"]),
-            end_time=timestamp(r["EndTime"]),
-            deadline=timestamp(r["Deadline"]),
-            time_limit=seconds(r["TimeLimit"]),
-            nodes=nodes,
-            cpus=max(first_number(r["NumCPUs"], 1), more.cpus_per_gpu * sum(gpus.values())),
-            tasks=tasks,
-            mem_mb=counts.get("mem", 0),
-            gpus=gpus,
-            gres=gres,
-            not_understood=problem,
-            excluded_nodes=more.excluded,
-            switches=more.switches,
-            switch_wait=more.switch_wait,
-            segment=more.segment,
-            tres=counts,
-            features=intern(named(r["Feature"])),
-            prefer=intern(named(r["Prefer"])),
-            required_nodes=expand_hosts(r["ReqNodes"]),
-            exclusive=_exclusive(r, traits),
-            node_list=expand_hosts(r["NodeList"]),
-            priority=first_number(r["PriorityLong"], 0),
-            nice=int(r["Nice"]),
-            factors=factors.get(job_id),
+            name=intern(name),
+            user=intern(user),
+            account=intern(named(account)),
+            comment="" if comment == NO_COMMENT else comment,
+            dependency=named(dependency),
+            submit_time=timestamp(submit),
+            eligible_time=timestamp(eligible),
+            start_time=timestamp(start),
+            end_time=timestamp(end),
+            node_list=expand_hosts(node_list),
+            priority=first_number(priority, 0),
+            factors=factors,
+            **told,
         )
     except ValueError as error:
-        raise SlurmError(f"squeue: job {r['JobID']!r} is unreadable: {error}") from None
+        raise SlurmError(f"squeue: job {values[0]!r} is unreadable: {error}") from None
 
 
 @lru_cache(maxsize=4096)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,7 +23,7 @@ NOW = 1_794_950_000
 RELEASE = "22.05.8"
 LIMITS = {600: "10:00", 3600: "1:00:00", 14_400: "4:00:00", 86_400: "1-00:00:00"}
 _ARRAY = 20  # every so many-th waiting record is what is left of an array
-_PRIVATE = "\x1f"  # stands for the separator until one is drawn
+_UNIT = "\x1f"
 
 _CONFIG = f"""Configuration data as of 2026-11-18T10:00:00
 AccountingStorageType   = accounting_storage/slurmdbd
@@ -164,15 +164,16 @@ class Site:
             own[1] += 1
             self._priority(job_id)
 
-    def squeue(self, fields: tuple[str, ...], *, running: bool) -> str:
-        rows = [*self.waiting.values(), *(self.running if running else ())]
+    def squeue(self, fields: Sequence[str], ends: Sequence[str], *, running: bool, only: Collection[int] = ()) -> str:
+        """A line for each record, with what each field ends in."""
+        named = [self.waiting[i] for i in only if i in self.waiting]
+        rows = named if only else [*self.waiting.values(), *(self.running if running else ())]
         absent = {"tres-per-socket": "N/A", "cpus-per-tres": "N/A", "%x": ""}
         names = {"%A": "ArrayJobID"}
-        return "".join(
-            "".join(r.get(names.get(f, f), absent.get(f, "")) + _PRIVATE for f in fields) + "\n" for r in rows
-        )
+        asked = [(names.get(f, f), absent.get(f, ""), end) for f, end in zip(fields, ends, strict=True)]
+        return "".join("".join(r.get(name, none) + end for name, none, end in asked) + "\n" for r in rows)
 
-    def sprio(self) -> str:
+    def sprio(self, mark: str) -> str:
         lines = []
         for job_id, (age, share, size, qos, nice) in self.own.items():
             r = self.waiting[job_id]
@@ -180,7 +181,7 @@ class Site:
                 continue
             normal = f"{self.users[r['UserName']][1]:.7f}"
             numbers = (job_id, r["PriorityLong"], age, 0, share, size, 500, qos, self.site[job_id], "", nice, normal)
-            lines.append("".join(f"{n}{_PRIVATE}" for n in numbers) + "\n")
+            lines.append(f"{_UNIT.join(map(str, numbers))}{mark}\n")
         return "".join(lines)
 
     def sshare(self) -> str:
@@ -222,18 +223,18 @@ class _Printed(Commands):
             case ("scontrol", "-o", "-d", "show", "node"):
                 return "\n".join(site.nodes_said) + "\n"
             case ("squeue", *_, "-O", asked):
-                fields = tuple(f.partition(":")[0] for f in asked.split(","))
-                return self._with(
-                    site.squeue(fields, running="PENDING" not in command), asked.partition(":")[2].partition(",")[0]
-                )
+                pairs = [one.split(":", 1) for one in asked.split(",")]
+                fields, ends = [f for f, _ in pairs], [end for _, end in pairs]
+                return site.squeue(fields, ends, running="PENDING" not in command, only=self._named(command))
             case ("squeue", *_, "-o", asked):
                 mark = asked.removeprefix("%A").partition("%x")[0]
-                return self._with(site.squeue(("%A", "%x"), running=False), mark)
+                return site.squeue(("%A", "%x"), (mark, mark), running=False, only=self._named(command))
             case ("sprio", *_, asked) if "%Y" in asked:
-                return self._with(site.sprio(), asked.removeprefix("%i").partition("%Y")[0])
+                return site.sprio(asked.partition("%f")[2])
             case ("sprio", *_, asked):
-                lines = "".join(f"{job_id}{_PRIVATE}{factor}{_PRIVATE}\n" for job_id, factor in site.site.items())
-                return self._with(lines, asked.removeprefix("%i").partition("%S")[0])
+                mark, only = asked.removeprefix("%i").partition("%S")[0], self._named(command)
+                rows = ((i, site.site.get(i)) for i in only) if only else site.site.items()
+                return "".join(f"{i}{mark}{factor}{mark}\n" for i, factor in rows if factor is not None)
             case ("sshare", *_):
                 return site.sshare()
             case ("sacct", *_):
@@ -241,8 +242,9 @@ class _Printed(Commands):
         raise SlurmError(f"not printed here: {command}")
 
     @staticmethod
-    def _with(said: str, mark: str) -> str:
-        return said.replace(_PRIVATE, mark)
+    def _named(command: Sequence[str]) -> list[int]:
+        """The jobs that are asked about by name; none: all."""
+        return [int(i) for i in command[command.index("-j") + 1].split(",")] if "-j" in command else []
 
 
 class LargeSlurm(CliClient):

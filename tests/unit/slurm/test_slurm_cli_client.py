@@ -33,12 +33,17 @@ def site(fake: Fake) -> Fake:
     put = r"mark=$(printf %s \"$last\" | grep -oP '\x1f[0-9a-f]{8}x' | head -1)"
     put = put.replace('\\"', '"')
     last = 'for last in "$@"; do :; done'
+    # A separator of its own for each field, or, where none is asked for, between records alone.
+    as_asked = (
+        f'{put}; case "$last" in *:\x1f,*|*%i\x1f%Y*) sed "s/\x1fmarkx$/$mark/; s/\x1fmarkx/\x1f/g" ;;'
+        ' *) sed "s/\x1fmarkx/$mark/g" ;; esac'
+    )
     fake(
         "squeue",
         f'{last}; case "$last" in --json) cat {r}/squeue.json ;; *tres-per-socket*|%A*) ;; '  # nobody asks for such
-        f'*) {put}; sed "s/\x1fmarkx/$mark/g" {r}/squeue.txt ;; esac',
+        f'*) sed "s/cpuonly/${{NAME:-cpuonly}}/" {r}/squeue.txt | {{ {as_asked}; }} ;; esac',
     )
-    fake("sprio", f'{last}; {put}; sed "s/\x1fmarkx/$mark/g" {r}/sprio.txt')
+    fake("sprio", f"{last}; cat {r}/sprio.txt | {{ {as_asked}; }}")
     fake("sshare", f"cat {r}/sshare.txt")
     fake("sdiag", f"cat {r}/sdiag.txt")
     return fake
@@ -59,7 +64,7 @@ def test_rare_parts_of_requests_are_asked_of_new_jobs_alone(site: Fake) -> None:
     client, asked = CliClient(), []
     read = client._read_asks
 
-    def noted(*jobs: str) -> dict[int, squeue_more.Asks]:
+    def noted(*jobs: int) -> dict[int, squeue_more.Asks]:
         asked.append(jobs)
         return read(*jobs)
 
@@ -69,12 +74,27 @@ def test_rare_parts_of_requests_are_asked_of_new_jobs_alone(site: Fake) -> None:
     again = client.snapshot()
     assert asked == [()]  # nobody has come
     assert all(a is b for a, b in zip(first.jobs, again.jobs, strict=True))
-    client._seen.asked -= {"23", "26"}
+    client._seen.asked -= {23, 26}
     client.snapshot()
-    assert asked == [(), ("23", "26")]
+    assert asked == [(), (23, 26)]
     client._seen.asked_at -= 61
     client.snapshot()
     assert asked[2:] == [()]
+
+
+def test_a_separator_in_a_name_is_read_as_a_part_of_it(site: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = CliClient()
+    usual = plain.snapshot()
+    monkeypatch.setenv("NAME", "a\x1fb")
+    careful = CliClient()
+    for _ in range(2):
+        state = careful.snapshot()
+        assert [j.name for j in state.jobs] == [j.name.replace("cpuonly", "a\x1fb") for j in usual.jobs]
+        assert "a\x1fb" in [j.name for j in state.jobs]
+    assert careful.load()[0] > 2 * plain.load()[0] - 4  # both ways once, then only the one that can tell
+    monkeypatch.delenv("NAME")
+    careful._careful_until = 0.0
+    assert [j.name for j in careful.snapshot().jobs] == [j.name for j in usual.jobs]
 
 
 def test_what_slurm_is_asked_is_counted(site: Fake) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import msgspec
 import pytest
 from recordings import MARK, Recording
 
 from slurm_rl.slurm import squeue_more, text
+from slurm_rl.slurm.command import UNIT, NotPlain
 from slurm_rl.slurm.model import PriorityFactors, SlurmJob, SlurmNode
 from slurm_rl.slurm.sprio import factors as read_factors
 
@@ -22,7 +24,7 @@ def first_look(recording: Recording, squeue: str, sprio: str, **more: object) ->
 @pytest.mark.parametrize("release", RELEASES)
 def test_what_is_printed_as_before_is_the_object_that_it_was(release: str) -> None:
     recording = Recording(release)
-    known: dict[str, SlurmJob] = {}
+    known = text.KnownJobs()
     terms: dict[str, tuple[int, PriorityFactors]] = {}
     squeue, sprio = recording("squeue.txt"), recording("sprio.txt")
     looks = []
@@ -39,7 +41,7 @@ def test_a_second_look_equals_a_first_one_after_any_change(release: str) -> None
     recording, rng = Recording(release), random.Random(7)
     squeue, sprio = recording("squeue.txt"), recording("sprio.txt")
     waiting = {} if recording.traits.array_unique else text.arrays(recording("arrays.txt"), MARK)
-    known: dict[str, SlurmJob] = {}
+    known = text.KnownJobs()
     terms: dict[str, tuple[int, PriorityFactors]] = {}
     width = len(text.job_fields(recording.traits))
     for _ in range(40):
@@ -67,7 +69,7 @@ def test_a_name_with_line_breaks_and_separators_is_read_each_time() -> None:
     whole = recording("squeue.txt")
     first = whole.split(f"{MARK}\n")[0]
     forged = whole.replace(first, first.replace("cpuonly", "\n7\x00|\x1f"))
-    known: dict[str, SlurmJob] = {}
+    known = text.KnownJobs()
     for _ in range(2):
         (job,) = (j for j in text.jobs(forged, MARK, {}, recording.traits, known=known) if j.job_id == 23)
         assert job.name == "\n7\ufffd|\x1f"
@@ -91,10 +93,30 @@ def test_nodes_are_read_again_for_what_matters_alone(release: str) -> None:
 
 def test_other_priorities_change_nothing_but_the_factors() -> None:
     recording = Recording("22.05")
-    known: dict[str, SlurmJob] = {}
+    known = text.KnownJobs()
     squeue, sprio = recording("squeue.txt"), recording("sprio.txt")
     before = text.jobs(squeue, MARK, read_factors(sprio, MARK), recording.traits, known=known)
     factors = {i: msgspec.structs.replace(f, age=f.age + 1) for i, f in read_factors(sprio, MARK).items()}
     after = text.jobs(squeue, MARK, factors, recording.traits, known=known)
     assert [j.factors for j in after] == [factors.get(j.job_id) for j in before]
     assert after == text.jobs(squeue, MARK, factors, recording.traits)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_mark_at_the_end_of_records_tells_the_same_as_one_at_each_field(release: str) -> None:
+    recording = Recording(release)
+    squeue, sprio = recording("squeue.txt"), recording("sprio.txt")
+    lean = [said.replace(f"{MARK}\n", "\0").replace(MARK, UNIT).replace("\0", f"{MARK}\n") for said in (squeue, sprio)]
+    factors = read_factors(lean[1], MARK, plain=True)
+    assert text.jobs(lean[0], MARK, factors, recording.traits, plain=True) == first_look(recording, squeue, sprio)
+    assert sum(map(len, lean)) < 0.8 * (len(squeue) + len(sprio))
+
+
+@pytest.mark.parametrize(
+    "forge", [lambda s: s.replace("cpuonly", f"cpu{UNIT}only"), lambda s: s[:-3], lambda s: s[40:]]
+)
+def test_what_a_lean_answer_cannot_tell_is_said(forge: Callable[[str], str]) -> None:
+    recording = Recording("22.05")
+    lean = recording("squeue.txt").replace(f"{MARK}\n", "\0").replace(MARK, UNIT).replace("\0", f"{MARK}\n")
+    with pytest.raises(NotPlain):
+        text.jobs(forge(lean), MARK, {}, recording.traits, plain=True)
