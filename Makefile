@@ -47,6 +47,7 @@ check: venv      ## lint, types, import directions
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy packaging
 	$(BIN)/lint-imports
 
 docs: venv       ## the documentation site, in out/site; a broken link fails

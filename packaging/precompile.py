@@ -28,6 +28,7 @@ def main() -> None:
     import numba
 
     from slurm_rl.cli import main as slurm_rl_command
+    from slurm_rl.config import Config
     from slurm_rl.controller.live import compile_kernels
     from slurm_rl.controller.live_policy import load_policy
     from slurm_rl.kernel.jit import SHIPPED_CPU
@@ -35,7 +36,7 @@ def main() -> None:
     if numba.config.CPU_NAME != SHIPPED_CPU:  # type: ignore[attr-defined]
         sys.exit(f"this machine cannot run what is compiled for {SHIPPED_CPU}: build the package on one that can")
     for name in _POLICIES:
-        compile_kernels(load_policy(name), 0.5)
+        compile_kernels(load_policy(name), Config(policy=name))
     trace = kernels.parent / "traces" / "hetero.csv.gz"
     for backfill in ("easy", "slurm"):
         said = io.StringIO()
