@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 
 _WAIT = "Nothing to do but wait."
 _ADMIN = "Ask your administrators."
@@ -166,7 +165,6 @@ _KEPT_BACK = frozenset(
 )
 
 
-@lru_cache(maxsize=1024)
 def keeps_back(reason: str) -> bool:
     """Whether Slurm says that a limit or a licence keeps a job from starting, not a lack of free nodes."""
     code = re.split(r"[\s,(]", reason.strip().strip("()"), maxsplit=1)[0]
