@@ -18,7 +18,7 @@ from pathlib import Path
 
 from slurm_rl.lab.lab import Lab, up
 from slurm_rl.lab.spec import LabSpec, parse_nodes, parse_topology
-from slurm_rl.slurm import history, sprio, squeue_more, text
+from slurm_rl.slurm import history, sprio, squeue, squeue_more
 from slurm_rl.slurm.cli import CliClient
 from slurm_rl.slurm.release import Release, name, parse_release
 
@@ -100,8 +100,8 @@ def answers(lab: Lab, release: Release, began: float) -> dict[str, str]:
     traits = release.traits
     nodes = ("scontrol", "show", "nodes", "--json") if traits.scontrol_json else ("sinfo", "--json")
     asked = {
-        "squeue.txt": text.squeue(traits, MARK),
-        "arrays.txt": text.squeue_arrays(MARK),
+        "squeue.txt": squeue.command(traits, MARK),
+        "arrays.txt": squeue.arrays_command(MARK),
         "squeue.json": ("squeue", "-a", "--json"),
         "sprio.txt": ("sprio", "-h", "-o", sprio.factor_format(MARK)),
         "nodes.txt": ("scontrol", "-o", "-d", "show", "node"),

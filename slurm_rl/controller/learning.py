@@ -16,7 +16,7 @@ from slurm_rl.domain.keys import parse_keys
 from slurm_rl.errors import SlurmError
 from slurm_rl.slurm.client import SlurmClient
 from slurm_rl.slurm.model import HistoryJob, SlurmState
-from slurm_rl.slurm.text import setting
+from slurm_rl.slurm.scontrol import setting
 
 _EVERY = 300.0  # seconds from one look at accounting to the next
 _OVERLAP = 600  # seconds: slurmdbd may learn late that a job has ended

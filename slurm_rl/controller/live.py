@@ -35,7 +35,7 @@ from slurm_rl.obs.queue import QueueView
 from slurm_rl.place.plan import Planner
 from slurm_rl.slurm.model import PriorityFactors, PriorityWeights, SlurmJob, SlurmNode, SlurmState
 from slurm_rl.slurm.release import NEWEST, Release
-from slurm_rl.slurm.text import setting
+from slurm_rl.slurm.scontrol import setting
 from slurm_rl.telemetry.measured import MeasuredJobs
 from slurm_rl.telemetry.store import Measured
 

@@ -27,8 +27,8 @@ from slurm_rl.place.speed import SpeedMatrix
 from slurm_rl.policy.catalogue import BY_USER
 from slurm_rl.policy.registry import PolicySpec, settings_for
 from slurm_rl.slurm.model import HistoryJob, PriorityWeights, SlurmJob, SlurmNode, SlurmState
+from slurm_rl.slurm.scontrol import setting
 from slurm_rl.slurm.site_limits import SiteLimits
-from slurm_rl.slurm.text import setting
 
 _NONE = LeaveAlone()
 

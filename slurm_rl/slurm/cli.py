@@ -13,7 +13,7 @@ import msgspec
 from slurm_rl.domain.keys import Key
 from slurm_rl.domain.topology import blocks_of
 from slurm_rl.errors import SlurmError
-from slurm_rl.slurm import history, jsonform, sprio, squeue_more, text
+from slurm_rl.slurm import history, jsonform, scontrol, sprio, squeue, squeue_more
 from slurm_rl.slurm.command import Commands, NotPlain, separator
 from slurm_rl.slurm.model import (
     Health,
@@ -44,7 +44,7 @@ class _Seen:
 
     def __init__(self, release: Release | None = None) -> None:
         self.release = release
-        self.jobs = text.KnownJobs()
+        self.jobs = squeue.KnownJobs()
         self.factors: dict[str, tuple[int, PriorityFactors]] = {}
         self.nodes: dict[str, SlurmNode] = {}
         self.asks: dict[int, squeue_more.Asks] = {}
@@ -85,10 +85,10 @@ class CliClient:
         asked: dict[str, Sequence[str]] = {"partitions": ("scontrol", "-o", "-a", "show", "partition")}
         if release.known:
             asked["nodes"] = ("scontrol", "-o", "-d", "show", "node")
-            asked["squeue"] = text.squeue(traits, mark, plain=plain)
+            asked["squeue"] = squeue.command(traits, mark, plain=plain)
             if not traits.array_unique:
-                asked["arrays"] = text.squeue_arrays(mark)
-            if not traits.cron_field and "enable" in text.setting(config, "ScronParameters"):
+                asked["arrays"] = squeue.arrays_command(mark)
+            if not traits.cron_field and "enable" in scontrol.setting(config, "ScronParameters"):
                 asked["cron"] = ("scontrol", "-o", "show", "job")
         else:  # what text a later release prints is not known; JSON names its fields
             asked["nodes as json"] = ("scontrol", "show", "nodes", "--json")
@@ -96,11 +96,11 @@ class CliClient:
         told = [key for key in self.keys if key.squeue]
         if told:
             asked["keys"] = squeue_more.squeue_keys(told, mark)
-        if text.setting(config, "TopologyPlugin") not in _FLAT:
+        if scontrol.setting(config, "TopologyPlugin") not in _FLAT:
             asked["topology"] = ("scontrol", "show", "topology")
-        if text.setting(config, "PriorityType") == "priority/multifactor":
+        if scontrol.setting(config, "PriorityType") == "priority/multifactor":
             asked["sprio"] = ("sprio", "-h", "-o", sprio.factor_format(mark, plain=plain))
-        if text.setting(config, "AccountingStorageType") == "accounting_storage/slurmdbd":
+        if scontrol.setting(config, "AccountingStorageType") == "accounting_storage/slurmdbd":
             asked["sshare"] = ("sshare", "-h", "-P", "-a", "-o", "Account,User,FairShare")
         said = dict(zip(asked, self.commands.run_all(list(asked.values())), strict=True))
         if self._seen.release != release:
@@ -108,10 +108,10 @@ class CliClient:
         seen = self._seen
         factors = sprio.factors(said["sprio"], mark, seen.factors, plain=plain) if "sprio" in said else {}
         if release.known:
-            waiting, cron = text.arrays(said.get("arrays", ""), mark), text.cron_jobs(said.get("cron", ""))
-            more = functools.partial(text.jobs, waiting=waiting, cron=cron, asks=self._asks, known=seen.jobs)
+            waiting, cron = squeue.arrays(said.get("arrays", ""), mark), scontrol.cron_jobs(said.get("cron", ""))
+            more = functools.partial(squeue.jobs, waiting=waiting, cron=cron, asks=self._asks, known=seen.jobs)
             jobs = more(said["squeue"], mark, factors, traits, plain=plain)
-            nodes = text.nodes(said["nodes"], seen.nodes)
+            nodes = scontrol.nodes(said["nodes"], seen.nodes)
         else:
             every = jsonform.jobs(said["jobs as json"].encode(), factors, self._exclusive(traits, mark))
             jobs = [j for j in every if j.pending or j.running]  # some releases ignore -t here
@@ -122,12 +122,12 @@ class CliClient:
             taken=taken,
             spread=time.monotonic() - began,
             release=release,
-            cluster=text.setting(config, "ClusterName"),
+            cluster=scontrol.setting(config, "ClusterName"),
             jobs=tuple(jobs),
             nodes=tuple(nodes),
-            partitions=tuple(text.partitions(said["partitions"])),
-            weights=text.weights(config),
-            fairshare=text.fairshare(said.get("sshare", "")),
+            partitions=tuple(scontrol.partitions(said["partitions"])),
+            weights=scontrol.weights(config),
+            fairshare=scontrol.fairshare(said.get("sshare", "")),
             config=config,
             topology=blocks_of(said.get("topology", "")),
         )
@@ -166,7 +166,7 @@ class CliClient:
 
     def config(self) -> dict[str, str]:
         """slurmctld's configuration as it runs, not as the file says."""
-        config = text.config(self.commands.run("scontrol", "show", "config"))
+        config = scontrol.config(self.commands.run("scontrol", "show", "config"))
         if "SLURM_VERSION" not in config:
             raise SlurmError("scontrol show config names no SLURM_VERSION: is this Slurm?")
         release = parse_release(config["SLURM_VERSION"])
@@ -260,6 +260,6 @@ class CliClient:
         if " UP" not in said:
             return Health(up=False, controller=controller, answer_seconds=answer)
         try:
-            return text.health(self.commands.run("sdiag").splitlines(), controller, answer)
+            return scontrol.health(self.commands.run("sdiag").splitlines(), controller, answer)
         except SlurmError as error:
             return Health(up=False, controller=str(error), answer_seconds=answer)

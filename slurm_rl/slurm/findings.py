@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from slurm_rl.slurm.model import Health, PriorityWeights, SlurmNode, SlurmPartition
 from slurm_rl.slurm.release import Release
-from slurm_rl.slurm.text import setting
+from slurm_rl.slurm.scontrol import setting
 
 
 class Severity(IntEnum):

@@ -11,7 +11,7 @@ from slurm_rl.errors import SlurmRlError
 from slurm_rl.slurm.cli import CliClient
 from slurm_rl.slurm.findings import LuaPlugin, Site, SocketFile
 from slurm_rl.slurm.lua import linked_version
-from slurm_rl.slurm.text import setting
+from slurm_rl.slurm.scontrol import setting
 
 _LUA_DIRECTORIES = ("/usr/lib/*/lua", "/usr/lib/lua", "/usr/lib64/lua", "/usr/local/lib/lua", "/usr/local/lib64/lua")
 

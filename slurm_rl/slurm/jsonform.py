@@ -17,7 +17,8 @@ from slurm_rl.errors import SlurmError
 from slurm_rl.slurm.gres import asked_of_each_node, gpus_by_unit, node_counts, reports_parts, shared_parts
 from slurm_rl.slurm.model import PriorityFactors, SlurmJob, SlurmNode
 from slurm_rl.slurm.quantities import array_tasks, expand_hosts, gpus_in_gres, present, tres
-from slurm_rl.slurm.text import NO_COMMENT, requested_gpus, used
+from slurm_rl.slurm.scontrol import used
+from slurm_rl.slurm.squeue import NO_COMMENT, requested_gpus
 
 _NO_VALUE = frozenset({0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFE, 0xFFFFFFFFFFFFFFFF, 0xFFFE, 0xFFFF})
 

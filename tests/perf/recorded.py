@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from slurm_rl.errors import SlurmError
-from slurm_rl.slurm import text
+from slurm_rl.slurm import squeue
 from slurm_rl.slurm.cli import CliClient
 from slurm_rl.slurm.command import Commands
 from slurm_rl.slurm.model import JobUpdate, SlurmState, UpdateResult, UpdateStatus
@@ -86,7 +86,7 @@ class Site:
         count = rng.choice((2, 4, 16)) if wide else 1
         array = job_id % _ARRAY == 0
         submitted = self.now - rng.randrange(1, 600_000)
-        r = dict.fromkeys(text.JOB_FIELDS, "N/A") | {
+        r = dict.fromkeys(squeue.JOB_FIELDS, "N/A") | {
             "JobID": str(job_id), "ArrayJobID": str(job_id), "Name": f"train_{rng.randrange(3000)}", "UserName": user,
             "ArrayTaskID": f"{rng.randrange(10)}-{rng.randrange(100, 1000)}%{rng.randrange(1, 50)}" if array else "N/A",
             "Account": self.users[user][0], "QOS": "normal" if rng.random() < 0.8 else "high", "RestartCnt": "0",
@@ -134,7 +134,7 @@ class Site:
     def _running(self, i: int) -> dict[str, str]:
         job_id, began = 10_000_000 + i, self.now - self.rng.randrange(60, 80_000)
         kind = "a100" if i % 3 else "h100"
-        return dict.fromkeys(text.JOB_FIELDS, "N/A") | {
+        return dict.fromkeys(squeue.JOB_FIELDS, "N/A") | {
             "JobID": str(job_id), "ArrayJobID": str(job_id), "Name": f"train_{i % 500}", "UserName": f"u{i % 100}",
             "Account": f"g{i % 40}", "QOS": "normal", "RestartCnt": "0", "Comment": "(null)", "Partition": "batch",
             "State": "RUNNING", "Reason": "None", "Dependency": "(null)", "Reservation": "(null)",

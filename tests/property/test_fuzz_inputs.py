@@ -16,13 +16,13 @@ from slurm_rl.errors import SlurmRlError
 from slurm_rl.obs.journal import Journal
 from slurm_rl.policy.checkpoint import load_model
 from slurm_rl.serve.jobid import parse
-from slurm_rl.slurm import history, sprio, squeue_more, text
+from slurm_rl.slurm import history, scontrol, sprio, squeue, squeue_more
 from slurm_rl.slurm.release import parse_release
 
 ROOT = Path(__file__).resolve().parents[2]
 NASTY = st.text(alphabet=st.sampled_from(list("ab|\n\r\t\"'\\=,;:%[]()\x00\x1e\x1fé💥 ")), max_size=60)
 SQUEUES = tuple(  # squeue as each of these releases prints it
-    partial(lambda release, output, mark: text.jobs(output, mark, {}, release.traits), parse_release(name))
+    partial(lambda release, output, mark: squeue.jobs(output, mark, {}, release.traits), parse_release(name))
     for name in ("22.05.8", "24.11.5", "26.05.5")
 )
 quickly = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None)
@@ -66,9 +66,9 @@ def test_a_model_with_bytes_changed_is_refused_or_the_same(data: st.DataObject) 
 def test_what_slurm_prints_is_data_whatever_users_put_into_it(pieces: list[str], comment: str) -> None:
     mark = secrets.token_hex(4)
     output = mark.join([*pieces, comment * 50]) + "\n"
-    for read in (sprio.factors, squeue_more.exclusive_jobs, text.arrays, history.parse, *SQUEUES):
+    for read in (sprio.factors, squeue_more.exclusive_jobs, squeue.arrays, history.parse, *SQUEUES):
         refusal(lambda read=read: read(output, mark))  # type: ignore[misc]
-    for read_plain in (text.nodes, text.partitions, text.config, text.cron_jobs, text.fairshare):
+    for read_plain in (scontrol.nodes, scontrol.partitions, scontrol.config, scontrol.cron_jobs, scontrol.fairshare):
         refusal(lambda read=read_plain: read(output))  # type: ignore[misc]
 
 

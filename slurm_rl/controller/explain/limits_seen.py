@@ -12,8 +12,8 @@ from typing import Any
 from slurm_rl.slurm.assoc_limits import binding_limits, is_limit
 from slurm_rl.slurm.client import SlurmClient
 from slurm_rl.slurm.model import SlurmJob, SlurmState
+from slurm_rl.slurm.scontrol import setting
 from slurm_rl.slurm.site_limits import SiteLimits, enforced, site_limits
-from slurm_rl.slurm.text import setting
 
 _EVERY = 60.0  # seconds
 _HIDING = {"usage", "users", "accounts"}  # words of PrivateData that keep others' numbers from users

@@ -18,7 +18,7 @@ from slurm_rl.errors import InputError
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.policy.registry import parse_policy, with_lane
 from slurm_rl.slurm.model import HistoryJob, SlurmJob, SlurmState
-from slurm_rl.slurm.text import setting
+from slurm_rl.slurm.scontrol import setting
 from slurm_rl_sim.forward import DAY, Past, Scene, Site, draw_starts
 
 Key = tuple[int, int]  # job id, submit time

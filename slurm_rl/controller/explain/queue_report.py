@@ -20,7 +20,7 @@ from slurm_rl.kernel.arrays import Array
 from slurm_rl.obs.queue import ALL, JobView, Wanted
 from slurm_rl.slurm.model import SlurmJob
 from slurm_rl.slurm.reasons import in_words
-from slurm_rl.slurm.text import setting
+from slurm_rl.slurm.scontrol import setting
 
 _SORTED_BY: Mapping[str, Callable[[SlurmJob], Any]] = {
     "job": lambda job: job.job_id,

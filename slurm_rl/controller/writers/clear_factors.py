@@ -15,7 +15,7 @@ from slurm_rl.controller.writers.protocol import ROUNDS, TakeBack, TakenBack, ke
 from slurm_rl.errors import InputError, SlurmError
 from slurm_rl.obs.journal import Change, JournalError, Key
 from slurm_rl.slurm.model import JobUpdate, SlurmJob, SlurmState, UpdateResult, UpdateStatus
-from slurm_rl.slurm.text import setting
+from slurm_rl.slurm.scontrol import setting
 
 PAUSE = 0.5
 _BATCH = 1000

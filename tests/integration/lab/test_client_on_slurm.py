@@ -17,7 +17,7 @@ from slurm_rl.domain.keys import parse_keys
 from slurm_rl.errors import SlurmError
 from slurm_rl.lab.lab import Lab
 from slurm_rl.obs.journal import Journal
-from slurm_rl.slurm import jsonform, squeue_more, text
+from slurm_rl.slurm import jsonform, squeue, squeue_more
 from slurm_rl.slurm.cli import CliClient
 from slurm_rl.slurm.client import SlurmClient
 from slurm_rl.slurm.command import separator
@@ -334,7 +334,7 @@ def test_a_huge_comment_does_not_reach_a_snapshot(client: CliClient, submit: Sub
     with pytest.raises(SlurmError, match="too long"):
         slurm.run("sbatch", "--comment=" + "c" * 2000, "--wrap=true")
     slurm.run("scontrol", "update", f"JobId={job_id}", "AdminComment=" + "c" * 120_000)
-    assert len(client.commands.run(*text.squeue(client.release().traits, separator()))) < 4000
+    assert len(client.commands.run(*squeue.command(client.release().traits, separator()))) < 4000
     assert [j.job_id for j in client.snapshot().jobs] == [job_id]
 
 

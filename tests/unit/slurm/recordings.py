@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slurm_rl.slurm import sprio, text
+from slurm_rl.slurm import sprio, squeue
 from slurm_rl.slurm.model import SlurmJob
 from slurm_rl.slurm.release import Traits, parse_release
 
@@ -26,5 +26,5 @@ class Recording:
     def jobs(self) -> list[SlurmJob]:
         """Its jobs as the text readers see them."""
         factors = sprio.factors(self("sprio.txt"), MARK)
-        waiting = {} if self.traits.array_unique else text.arrays(self("arrays.txt"), MARK)
-        return text.jobs(self("squeue.txt"), MARK, factors, self.traits, waiting=waiting)
+        waiting = {} if self.traits.array_unique else squeue.arrays(self("arrays.txt"), MARK)
+        return squeue.jobs(self("squeue.txt"), MARK, factors, self.traits, waiting=waiting)

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from slurm_rl.cli import main
-from slurm_rl.slurm import inspect, text
+from slurm_rl.slurm import inspect, scontrol
 from slurm_rl.slurm.doctor import examine, examine_socket, unreachable
 from slurm_rl.slurm.findings import Finding, LuaPlugin, Severity, Site, SocketFile, worst
 from slurm_rl.slurm.installation import examine_installation
@@ -27,13 +27,13 @@ OK, INFO, WARNING, ERROR = Severity.OK, Severity.INFO, Severity.WARNING, Severit
 @pytest.fixture
 def healthy(recorded: Callable[[str], str]) -> Site:
     """The lab's recorded site, with the plugin and a fixed Slurm: nothing to complain about."""
-    config = text.config(recorded("22.05/config.txt")) | {"JobSubmitPlugins": "lua"}
+    config = scontrol.config(recorded("22.05/config.txt")) | {"JobSubmitPlugins": "lua"}
     return Site(
         release=Release(22, 5, 9),
         config=config,
-        weights=text.weights(config),
-        nodes=tuple(text.nodes(recorded("22.05/nodes.txt"))),
-        partitions=tuple(text.partitions(recorded("22.05/partitions.txt"))),
+        weights=scontrol.weights(config),
+        nodes=tuple(scontrol.nodes(recorded("22.05/nodes.txt"))),
+        partitions=tuple(scontrol.partitions(recorded("22.05/partitions.txt"))),
         health=Health(up=True, controller="up", answer_seconds=0.01),
         lua=LuaPlugin(version="5.1", has_socket=True),
     )
@@ -41,7 +41,7 @@ def healthy(recorded: Callable[[str], str]) -> Site:
 
 def with_config(site: Site, **settings: str) -> Site:
     config = dict(site.config) | settings
-    return replace(site, config=config, weights=text.weights(config))
+    return replace(site, config=config, weights=scontrol.weights(config))
 
 
 def found(site: Site, code: str) -> Finding:

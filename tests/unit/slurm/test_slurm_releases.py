@@ -7,7 +7,7 @@ import pytest
 from recordings import FIXTURES, MARK, Recording
 
 from slurm_rl.errors import SlurmError
-from slurm_rl.slurm import history, jsonform, sprio, squeue_more, text
+from slurm_rl.slurm import history, jsonform, scontrol, sprio, squeue, squeue_more
 from slurm_rl.slurm.model import SlurmJob
 from slurm_rl.slurm.release import NEWEST, TABLE, Evidence, Release, prefer_is_sound, sound_prefer
 from slurm_rl.traces.read import read_trace
@@ -40,7 +40,7 @@ def test_text_and_json_agree_field_by_field(recording: Recording) -> None:
 
 
 def test_nodes_agree_in_text_and_json(recording: Recording) -> None:
-    from_text, from_json = text.nodes(recording("nodes.txt")), jsonform.nodes(recording("nodes.json").encode())
+    from_text, from_json = scontrol.nodes(recording("nodes.txt")), jsonform.nodes(recording("nodes.json").encode())
     assert from_text == from_json
     assert len(from_text) == 6
 
@@ -87,13 +87,13 @@ def test_text_and_json_of_25_11_agree_in_what_was_recorded() -> None:
         values = dict(zip((*COLUMNS_25_11, ""), line.split("|"), strict=True))
         values["Feature"] = values["Feature"].replace("either", "(a100|v100)")
         values |= {"CronJob": "No", "NumCPUs": "0", "NumTasks": "1", "NodeList": ""}
-        output += "".join(values.get(field, "") + MARK for field in text.job_fields(traits)) + "\n"
+        output += "".join(values.get(field, "") + MARK for field in squeue.job_fields(traits)) + "\n"
     waiting = {
-        4: text.Waiting(frozenset(range(2, 6)), 2),
-        13: text.Waiting(frozenset({1, 3, 5, 7, 9}), 2),
-        14: text.Waiting(frozenset(range(1, 401, 3)), 0),
+        4: squeue.Waiting(frozenset(range(2, 6)), 2),
+        13: squeue.Waiting(frozenset({1, 3, 5, 7, 9}), 2),
+        14: squeue.Waiting(frozenset(range(1, 401, 3)), 0),
     }
-    from_text = as_fields(text.jobs(output, MARK, {}, traits, waiting=waiting))
+    from_text = as_fields(squeue.jobs(output, MARK, {}, traits, waiting=waiting))
     from_json = as_fields(jsonform.jobs((directory / "squeue.json").read_bytes(), {}))
     assert len(from_json) == 45
     assert set(from_json) == set(from_text)
@@ -108,7 +108,7 @@ def test_text_and_json_of_25_11_agree_in_what_was_recorded() -> None:
 
 
 def test_nodes_of_25_11_are_read() -> None:
-    nodes = {n.name: n for n in text.nodes((FIXTURES / "25.11" / "nodes.txt").read_text())}
+    nodes = {n.name: n for n in scontrol.nodes((FIXTURES / "25.11" / "nodes.txt").read_text())}
     assert (nodes["a100-1"].gpus, nodes["a100-1"].cpus_allocated) == ({"a100": 8}, 5)
     assert (nodes["a100-1"].state, nodes["a100-1"].flags) == ("MIXED", ("PLANNED",))
 

@@ -8,7 +8,7 @@ import pytest
 from recordings import Recording
 
 from slurm_rl.errors import SlurmError
-from slurm_rl.slurm import sprio, text
+from slurm_rl.slurm import scontrol, sprio, squeue
 from slurm_rl.slurm.command import records
 from slurm_rl.slurm.model import SlurmJob
 from slurm_rl.slurm.release import TABLE
@@ -150,24 +150,24 @@ def test_an_untyped_request_stays_untyped(jobs: dict[str, SlurmJob]) -> None:
 
 def test_a_job_name_cannot_forge_fields_or_records(recorded: Recorded, mark: str) -> None:
     forged = recorded("22.05/squeue.txt").replace(f"{mark}single{mark}", f"{mark}x\n7|8 markx \x1f{mark}", 1)
-    assert [j.name for j in text.jobs(forged, mark, {}, OLD) if j.name.startswith("x\n")] == ["x\n7|8 markx \x1f"]
+    assert [j.name for j in squeue.jobs(forged, mark, {}, OLD) if j.name.startswith("x\n")] == ["x\n7|8 markx \x1f"]
 
 
 def test_an_answer_cut_short_is_an_error_and_not_fewer_jobs(recorded: Recorded, mark: str) -> None:
     whole = recorded("22.05/squeue.txt")
     with pytest.raises(SlurmError, match="cut short"):
-        text.jobs(whole[: len(whole) // 2], mark, {}, OLD)
+        squeue.jobs(whole[: len(whole) // 2], mark, {}, OLD)
 
 
 def test_a_field_that_is_no_number_names_the_job(mark: str) -> None:
-    record = dict.fromkeys(text.JOB_FIELDS, "") | {"JobID": "5", "Nice": "much"}
+    record = dict.fromkeys(squeue.JOB_FIELDS, "") | {"JobID": "5", "Nice": "much"}
     output = "".join(value + mark for value in record.values()) + "\n"
     with pytest.raises(SlurmError, match="job '5' is unreadable"):
-        text.jobs(output, mark, {}, OLD)
+        squeue.jobs(output, mark, {}, OLD)
 
 
 def test_no_jobs_at_all_is_an_empty_list(mark: str) -> None:
-    assert text.jobs("", mark, {}, OLD) == []
+    assert squeue.jobs("", mark, {}, OLD) == []
     assert list(records("", ("a", "b"), mark)) == []
 
 
@@ -186,7 +186,7 @@ def test_no_jobs_at_all_is_an_empty_list(mark: str) -> None:
 def test_gpus_are_found_whatever_the_site_tracks(
     counts: dict[str, int], per_job: str, per_node: str, per_task: str, expected: dict[str, int]
 ) -> None:
-    assert text.requested_gpus(counts, per_job, per_node, per_task, nodes=2, tasks=6) == expected
+    assert squeue.requested_gpus(counts, per_job, per_node, per_task, nodes=2, tasks=6) == expected
 
 
 def test_of_a_job_in_several_partitions_the_best_factors_count(recorded: Recorded, mark: str) -> None:
@@ -204,7 +204,7 @@ def test_tres_terms_of_the_priority_are_summed(recorded: Recorded, mark: str) ->
 
 
 def test_nodes_have_gpus_by_type_in_total_and_in_use(recording: Recording) -> None:
-    nodes = {n.name: n for n in text.nodes(recording("nodes.txt"))}
+    nodes = {n.name: n for n in scontrol.nodes(recording("nodes.txt"))}
     assert len(nodes) == 6
     busy = nodes["a100-1"]
     assert (busy.state, busy.gpus, busy.gpus_allocated) == ("MIXED", {"a100": 8}, {"a100": 2})
@@ -228,17 +228,17 @@ def test_nodes_have_gpus_by_type_in_total_and_in_use(recording: Recording) -> No
     ],
 )
 def test_node_states(state: str, base: str, flags: tuple[str, ...], usable: bool) -> None:
-    (node,) = text.nodes(f"NodeName=n1 State={state} CPUTot=8\n")
+    (node,) = scontrol.nodes(f"NodeName=n1 State={state} CPUTot=8\n")
     assert (node.state, node.flags, node.usable) == (base, flags, usable)
 
 
 def test_a_nodes_reason_cannot_change_its_state() -> None:
-    (node,) = text.nodes("NodeName=n1 State=DOWN CPUTot=8 Reason=said State=IDLE CPUTot=99 [root@now]\n")
+    (node,) = scontrol.nodes("NodeName=n1 State=DOWN CPUTot=8 Reason=said State=IDLE CPUTot=99 [root@now]\n")
     assert (node.state, node.cpus) == ("DOWN", 8)
 
 
 def test_partitions(recording: Recording) -> None:
-    (partition,) = text.partitions(recording("partitions.txt"))
+    (partition,) = scontrol.partitions(recording("partitions.txt"))
     assert (partition.name, partition.state, partition.default) == ("batch", "UP", True)
     assert partition.nodes == ("a100-1", "a100-2", "t4-1", "t4-2", "v100-1", "v100-2")
     assert (partition.max_time, partition.default_time) == (None, 3600)
@@ -246,8 +246,8 @@ def test_partitions(recording: Recording) -> None:
 
 
 def test_weights_and_settings(recording: Recording) -> None:
-    config = text.config(recording("config.txt"))
-    weights = text.weights(config)
+    config = scontrol.config(recording("config.txt"))
+    weights = scontrol.weights(config)
     assert (weights.age, weights.fairshare, weights.job_size, weights.partition, weights.qos) == (
         1000,
         1000,
@@ -257,20 +257,20 @@ def test_weights_and_settings(recording: Recording) -> None:
     )
     assert weights.total == 3500
     assert weights.max_age == 86_400
-    assert text.setting(config, "priorityweightfairshare") == "1000"
-    assert text.setting(config, "JobSubmitPlugins") == ""
-    assert text.weights({"PriorityWeightTRES": "CPU=1000,GRES/gpu=3000"}).total == 4000
+    assert scontrol.setting(config, "priorityweightfairshare") == "1000"
+    assert scontrol.setting(config, "JobSubmitPlugins") == ""
+    assert scontrol.weights({"PriorityWeightTRES": "CPU=1000,GRES/gpu=3000"}).total == 4000
 
 
 def test_age_and_fairshare_weigh_nothing_without_the_accounting_database(recorded: Recorded) -> None:
-    config = text.config(recorded("22.05/config.txt")) | {"AccountingStorageType": "accounting_storage/none"}
-    weights = text.weights(config)
+    config = scontrol.config(recorded("22.05/config.txt")) | {"AccountingStorageType": "accounting_storage/none"}
+    weights = scontrol.weights(config)
     assert (weights.age, weights.fairshare, weights.total) == (0, 0, 1500)
 
 
 def test_fairshare_is_by_account_and_user() -> None:
     said = "root|||\n root|root|0.500000\n lab||\n  lab|ada|1.000000\n"
-    assert text.fairshare(said) == {("root", "root"): 0.5, ("lab", "ada"): 1.0}
+    assert scontrol.fairshare(said) == {("root", "root"): 0.5, ("lab", "ada"): 1.0}
 
 
 def test_health_tells_main_scheduler_and_backfill_apart() -> None:
@@ -287,7 +287,7 @@ Backfilling stats
 	Mean cycle: 59986
 	Last depth cycle: 10005
 """
-    health = text.health(said.splitlines(), "up", 0.01)
+    health = scontrol.health(said.splitlines(), "up", 0.01)
     assert (health.server_threads, health.agent_queue, health.dbd_agent_queue) == (3, 7, 11)
     assert (health.jobs_pending, health.jobs_running) == (10_053, 4)
     assert (health.main_last_cycle_us, health.main_mean_cycle_us) == (14_514, 7420)
@@ -296,7 +296,7 @@ Backfilling stats
 
 
 def test_recorded_sdiag_is_read(recording: Recording) -> None:
-    health = text.health(recording("sdiag.txt").splitlines(), "up", 0.0)
+    health = scontrol.health(recording("sdiag.txt").splitlines(), "up", 0.0)
     assert health.up
     assert health.main_last_cycle_us > 0
 
@@ -307,4 +307,4 @@ def test_cron_jobs_are_recognised() -> None:
         "JobId=8 JobName=plain UserId=root(0)\n"
         "not a record CronJob=Yes\n"
     )
-    assert text.cron_jobs(said) == frozenset({7})
+    assert scontrol.cron_jobs(said) == frozenset({7})
