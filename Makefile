@@ -34,11 +34,12 @@ demo: $(SLIM)       ## replay the bundled trace under the shipped model and the 
 	$(BIN)/slurm-rl replay traces/hetero.csv.gz --cluster traces/hetero.cluster.json --report out/demo.html
 	$(BIN)/slurm-rl replay traces/hetero.csv.gz --policy auto,multifactor,rl:default,sjf-age@user --window 0.3:1
 
+# Three at a time on two processors: tests of real daemons mostly wait.
 test: venv system ## all tests (integration included where its parts are present)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -q tests
+	$(BIN)/python -m pytest -n 3 --dist loadfile -q tests
 
 releases: venv system ## all integration tests on all releases of Slurm (make test: all on one, a core on the others)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -q --releases all tests/integration/lab tests/integration/live tests/integration/traces tests/lua
+	$(BIN)/python -m pytest -n 3 --dist loadfile -q --releases all tests/integration/lab tests/integration/live tests/integration/traces tests/lua
 
 pythons: venv system ## unit tests on the Pythons of Debian 13 and testing
 	@./.ci/pythons

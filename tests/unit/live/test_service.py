@@ -21,6 +21,7 @@ from slurm_rl.config import Config
 from slurm_rl.controller.live import ControllerLive
 from slurm_rl.errors import InputError, SlurmError
 from slurm_rl.obs.journal import Journal
+from slurm_rl.serve import board
 from slurm_rl.serve.app import make_app
 from slurm_rl.serve.ask import ask
 from slurm_rl.serve.peers import Accepted
@@ -392,11 +393,12 @@ def test_a_number_beyond_what_the_journal_counts_is_refused(path: Path) -> None:
 
 
 def test_no_request_that_fits_the_schema_or_does_not_causes_a_server_error(
-    live: ControllerLive, tmp_path: Path
+    live: ControllerLive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import schemathesis
     from hypothesis import HealthCheck, given, settings
 
+    monkeypatch.setattr(board, "_STREAM_LASTS", 0.1)  # a stream of events ends, so that its case does
     app = from_root(make_app(live, seconds=30))
     live._config_file = tmp_path / "c.toml"
     live._config_file.write_text('mode = "enforce"\npolicy = "sjf@limit"\n')
