@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -58,6 +60,17 @@ class Finished:
     keys: Mapping[str, str] = field(default_factory=dict)
 
 
+class Described(NamedTuple):
+    """What of a job tells its groups."""
+
+    user: str
+    name: str
+    volume: float
+    uses_gpus: bool
+    limit: int
+    keys: Mapping[str, str] = _NO_KEYS
+
+
 class RunTimes:
     """Groups of finished jobs by who ran what, numbered as they appear; never forgets a group, only ages it."""
 
@@ -73,12 +86,21 @@ class RunTimes:
         self, user: str, name: str, volume: float, uses_gpus: bool, limit: int, told: Mapping[str, str] = _NO_KEYS
     ) -> tuple[int, ...]:
         """The groups a job belongs to, from general to specific, as replay forms them; -1: none."""
-        number, groups = self._number, _groups(user, name, volume, uses_gpus, limit, self.keys, told)
-        return tuple(number.setdefault(group, len(number)) if group is not None else -1 for group in groups)
+        (found,) = self.groups_of_all([Described(user, name, volume, uses_gpus, limit, told)])
+        return found
+
+    def groups_of_all(self, jobs: Sequence[Described]) -> list[tuple[int, ...]]:
+        """`groups_of` for many jobs, at a fraction of the cost."""
+        number = self._number
+        return [
+            tuple([number.setdefault(group, len(number)) if group is not None else -1 for group in groups])
+            for groups in _groups_of_all(jobs, self.keys)
+        ]
 
     def known_groups(self, user: str, name: str, volume: float, uses_gpus: bool, limit: int) -> tuple[int, ...]:
         """The same, of groups that exist by now and need no keys; may be asked from any thread."""
-        return tuple(self._number.get(g, -1) for g in _groups(user, name, volume, uses_gpus, limit, (), _NO_KEYS))
+        (groups,) = _groups_of_all([Described(user, name, volume, uses_gpus, limit)], ())
+        return tuple(self._number.get(g, -1) for g in groups)
 
     def learn(self, jobs: Iterable[Finished]) -> None:
         """Learns from jobs in the order in which they ended."""
@@ -87,7 +109,9 @@ class RunTimes:
             self._learn(rows[some])
 
     def _learn(self, rows: list[Finished]) -> None:
-        groups = [self.groups_of(job.user, job.name, job.volume, job.uses_gpus, job.limit, job.keys) for job in rows]
+        groups = self.groups_of_all(
+            [Described(job.user, job.name, job.volume, job.uses_gpus, job.limit, job.keys) for job in rows]
+        )
         world = bare_world(len(rows), {}, groups=self.table())
         world["jobs"]["limit"] = [max(job.limit, 1) for job in rows]
         world["jobs"]["group"] = groups
@@ -127,19 +151,29 @@ class KnownRunTimes:
         self, user: str, name: str, volume: float, uses_gpus: bool, limit: int, told: Mapping[str, str] = _NO_KEYS
     ) -> tuple[int, ...]:
         """The groups a job belongs to, as far as they are known."""
-        return tuple(self._number.get(g, -1) for g in _groups(user, name, volume, uses_gpus, limit, self.keys, told))
+        (found,) = self.groups_of_all([Described(user, name, volume, uses_gpus, limit, told)])
+        return found
+
+    def groups_of_all(self, jobs: Sequence[Described]) -> list[tuple[int, ...]]:
+        return [tuple([self._number.get(g, -1) for g in groups]) for groups in _groups_of_all(jobs, self.keys)]
 
     def table(self) -> Array:
         return self._groups
 
 
-def _groups(
-    user: str, name: str, volume: float, uses_gpus: bool, limit: int, keys: Sequence[str], told: Mapping[str, str]
-) -> list[tuple[object, ...] | None]:
-    """The groups of a job by what its jobs share, each with its level; None: of its name or a key, if it has none."""
-    values = group_columns(user, name, volume, uses_gpus, limit)
-    values |= {"bucket": int(values["bucket"]), "exact": int(values["exact"])}
-    levels = enumerate(GROUP_LEVELS)
-    found = [None if "name" in of and not name else (level, *(values[c] for c in of)) for level, of in levels]
-    further = [(key, user, told[key], values["exact"]) if key in told else None for key in keys[:KEY_LEVELS]]
-    return [*found, *further, *[None] * (KEY_LEVELS - len(further))]
+def _groups_of_all(jobs: Sequence[Described], keys: Sequence[str]) -> Iterator[list[tuple[object, ...] | None]]:
+    """The groups of each job by what its jobs share, with their level; None: of its name or a key, if it has none."""
+    size, on_gpus = np.array([job.volume for job in jobs]), np.array([job.uses_gpus for job in jobs], dtype=np.int64)
+    told = group_columns([job.user for job in jobs], [job.name for job in jobs], size, on_gpus, [j.limit for j in jobs])
+    columns = {name: values.tolist() if isinstance(values, np.ndarray) else values for name, values in told.items()}
+    named = ["name" in of for of in GROUP_LEVELS]
+    levels = [
+        zip(itertools.repeat(level), *(columns[c] for c in of), strict=False) for level, of in enumerate(GROUP_LEVELS)
+    ]
+    nothing: list[tuple[object, ...] | None] = [None] * (KEY_LEVELS - len(keys[:KEY_LEVELS]))
+    for job, exact, *found in zip(jobs, columns["exact"], *levels, strict=True):
+        groups: list[tuple[object, ...] | None] = list(found)
+        if not job.name:
+            groups = [None if by_name else group for by_name, group in zip(named, groups, strict=True)]
+        further = [(key, job.user, job.keys[key], exact) if key in job.keys else None for key in keys[:KEY_LEVELS]]
+        yield [*groups, *further, *nothing]

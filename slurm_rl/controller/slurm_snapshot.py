@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from slurm_rl.controller.estimates import Finished, KnownRunTimes, RunTimes, predict_all
+from slurm_rl.controller.estimates import Described, Finished, KnownRunTimes, RunTimes, predict_all
 from slurm_rl.controller.job_rows import FOREVER, JobRows, Surroundings, why_left_alone
 from slurm_rl.controller.live_gres import Wanted, fill_devices, gres_of
 from slurm_rl.controller.live_limits import quota_tables
@@ -104,9 +104,11 @@ def observe(
     workload = build(requests, cluster, learn=False, speeds=_own_speeds(jobs, speeds, cluster))
     pending = np.flatnonzero(mine["pending"])
     volume = workload.requests["volume"][workload.jobs["request"]] if jobs else np.zeros(0)
-    for i in np.flatnonzero(mine["volume"] != volume).tolist():
-        j, limit = jobs[i], int(requests.limit[i])
-        mine["group"][i] = run_times.groups_of(j.user, j.name, float(volume[i]), j.gpu_count > 0, limit, j.keys)
+    resized = np.flatnonzero(mine["volume"] != volume)
+    if len(resized):
+        sizes = zip(resized.tolist(), volume[resized].tolist(), requests.limit[resized].tolist(), strict=True)
+        described = [Described((j := jobs[i]).user, j.name, v, j.gpu_count > 0, limit, j.keys) for i, v, limit in sizes]
+        mine["group"][resized] = run_times.groups_of_all(described)
     mine["volume"] = volume
     workload.jobs["group"] = mine["group"]
     rows[ordered] = mine

@@ -81,6 +81,7 @@ def parse_constraint(text: str) -> tuple[Term, ...]:
     return (_parse(text, text),)
 
 
+@lru_cache(maxsize=4096)
 def names_in(text: str) -> frozenset[str]:
     """The features that an expression names, whatever it says of them."""
     return frozenset(re.findall(r"[^&|()\[\]*\s]+", text))

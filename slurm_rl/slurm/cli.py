@@ -188,10 +188,16 @@ class CliClient:
         assert self._release is not None  # noqa: S101  (config sets it or raises)
         return self._release
 
-    def site_factors(self) -> dict[int, int]:
-        """SiteFactor by job id, of the jobs sprio shows."""
+    def site_factors(self, jobs: Sequence[int] = ()) -> dict[int, int]:
+        """SiteFactor by job id: of these jobs, if they are few, or of all that sprio shows."""
         mark = separator()
-        return sprio.site_factors(self.commands.run("sprio", "-h", "-o", sprio.site_format(mark)), mark)
+        named = ("-j", ",".join(map(str, jobs))) if 0 < len(jobs) <= _MOST_NAMED else ()
+        try:
+            return sprio.site_factors(self.commands.run("sprio", "-h", *named, "-o", sprio.site_format(mark)), mark)
+        except SlurmError:
+            if not named:
+                raise
+            return self.site_factors()  # sprio knows none of them any more, and says so in words
 
     def update(self, updates: Sequence[JobUpdate]) -> list[UpdateResult]:
         if not updates:

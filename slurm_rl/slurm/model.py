@@ -12,6 +12,9 @@ from slurm_rl.slurm.release import Release
 UNTYPED = ""  # the type of a GPU that was asked for without naming one
 
 
+_BLOCKED = frozenset({"DRAIN", "DRAINED", "DRAINING", "FAIL", "MAINT", "NOT_RESPONDING", "POWERING_DOWN", "RESERVED"})
+
+
 class PriorityFactors(msgspec.Struct, frozen=True):
     """A pending job's weighted priority terms, as sprio shows them; their sum minus `nice` is the priority."""
 
@@ -111,8 +114,9 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
     def eligible(self, now: float) -> bool:
         """Whether Slurm may start it at all: not held, not deferred, no open dependency."""
         return (
-            self.pending
-            and not self.held
+            self.state == "PENDING"
+            and self.priority != 0
+            and not self.reason.startswith("JobHeld")
             and "unfulfilled" not in self.dependency
             and (self.eligible_time is None or self.eligible_time <= now)  # None: Slurm has not looked at it yet
         )
@@ -140,8 +144,7 @@ class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def usable(self) -> bool:
         """Whether new jobs may start on it."""
-        blocked = {"DRAIN", "DRAINED", "DRAINING", "FAIL", "MAINT", "NOT_RESPONDING", "POWERING_DOWN", "RESERVED"}
-        return self.state in ("IDLE", "MIXED", "ALLOCATED") and not blocked & set(self.flags)
+        return self.state in ("IDLE", "MIXED", "ALLOCATED") and _BLOCKED.isdisjoint(self.flags)
 
 
 class SlurmPartition(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 _WAIT = "Nothing to do but wait."
 _ADMIN = "Ask your administrators."
@@ -165,6 +166,7 @@ _KEPT_BACK = frozenset(
 )
 
 
+@lru_cache(maxsize=1024)
 def keeps_back(reason: str) -> bool:
     """Whether Slurm says that a limit or a licence keeps a job from starting, not a lack of free nodes."""
     code = re.split(r"[\s,(]", reason.strip().strip("()"), maxsplit=1)[0]

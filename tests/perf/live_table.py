@@ -6,6 +6,7 @@ and the service's own functions for those who ask. Seconds are of the processor;
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import logging
@@ -36,6 +37,7 @@ def measure(pending: int, nodes: int, policy: str = "sjf-age@user") -> dict[str,
     from slurm_rl.controller.live import ControllerLive
     from slurm_rl.controller.tick import Controller
     from slurm_rl.obs.journal import Journal
+    from slurm_rl.serve.run import _SEARCHES
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
 
@@ -72,6 +74,8 @@ def measure(pending: int, nodes: int, policy: str = "sjf-age@user") -> dict[str,
     with tempfile.TemporaryDirectory(prefix="srl-") as state, tempfile.TemporaryDirectory(prefix="srl-") as other:
         small = Site(*SMALL)
         ticked(a_controller(small, other))
+        gc.freeze()  # as the service does
+        gc.set_threshold(*_SEARCHES)
         site = Site(pending, nodes)
         c = a_controller(site, state)
         first, _ = ticked(c)

@@ -237,7 +237,7 @@ class ModelSlurm:
             results.append(UpdateResult(u.job_id, UpdateStatus.APPLIED))
         return results
 
-    def site_factors(self) -> dict[int, int]:
+    def site_factors(self, jobs: Sequence[int] = ()) -> dict[int, int]:
         return {j.job_id: j.factors.site for j in self.snapshot().jobs if j.factors}
 
     def history(self, start: float, end: float) -> list[HistoryJob]:

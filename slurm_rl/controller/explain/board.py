@@ -27,16 +27,16 @@ def counts(state: SlurmState) -> Counts:
     waiting: Counter[str] = Counter()
     runs: Counter[str] = Counter()
     pending = running = tasks = 0
+    now = int(state.taken)
     for job in state.jobs:
         name = job.partitions[0] if job.partitions else None
-        if job.pending:
+        if job.state == "PENDING":
             pending += 1
             tasks += job.array_task_count
             if name is not None:
                 waiting[name] += 1
-                if job.eligible(state.taken):
-                    since = job.eligible_time or job.submit_time or int(state.taken)
-                    waits[name].append(max(0, int(state.taken) - since))
+                if job.eligible(now):
+                    waits[name].append(max(0, now - (job.eligible_time or job.submit_time or now)))
         elif job.running:
             running += 1
             if name is not None:

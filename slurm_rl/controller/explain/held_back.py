@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from slurm_rl.obs.foresight import ForecastStore
-from slurm_rl.slurm.model import SlurmState
+from slurm_rl.slurm.model import SlurmJob, SlurmState
 
 Key = tuple[int, int]  # job id, submit time
 
@@ -37,6 +37,8 @@ class HeldBack:
     def __init__(self, store: ForecastStore) -> None:
         self.store = store
         self._jobs: dict[Key, _Held] = {}
+        self._seen: dict[int, SlurmJob] = {}  # by identity: who waited at the last look
+        self._full = False  # somebody is not followed
         self._last = 0.0
         self._clock = 0.0  # seconds that were observed
         self._due: list[Key] = []  # still to be written in this round
@@ -48,16 +50,24 @@ class HeldBack:
         self._last = now
         self._clock += elapsed
         waiting = [j for j in state.jobs if j.state == "PENDING"]
+        here = dict(zip(map(id, waiting), waiting, strict=True))
+        # A record that is the very object of the last look has neither come nor changed.
+        changed = [job for i, job in here.items() if i not in self._seen]
+        absent = [job for i, job in self._seen.items() if i not in here]
+        self._seen = here
         # What was recorded before a restart of ours.
         before = self.store.causes({(j.job_id, j.submit_time or 0) for j in waiting}) if first else {}
         jobs, clock = self._jobs, self._clock
-        gone = jobs.copy()
-        for job in waiting:
+        gone = {key: jobs[key] for job in absent if (key := (job.job_id, job.submit_time or 0)) in jobs}
+        full, self._full = self._full, False
+        for job in waiting if full else changed:  # there may be room by now for those that were not followed
             submitted = job.submit_time or 0
             key = (job.job_id, submitted)
-            held = gone.pop(key, None)
+            gone.pop(key, None)
+            held = jobs.get(key)
             if held is None:
-                if key in jobs or len(jobs) >= _MOST:
+                if len(jobs) >= _MOST:
+                    self._full = True
                     continue
                 seen = min(elapsed, max(now - (submitted or now), 0.0))
                 jobs[key] = _Held(job.user, _cause(job.reason), clock - seen, before.get(key))

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,16 @@ _SORTED_BY: Mapping[str, Callable[[SlurmJob], Any]] = {
 _FACTORS = ("age", "assoc", "fairshare", "job_size", "partition", "qos", "tres", "nice", "site", "priority")
 
 
+class _Columns(NamedTuple):
+    """Of each job in order, what those behind it are told of it."""
+
+    queue: Array
+    user: Array
+    account: Array
+    gpus: Array  # of all its tasks
+    estimate: Array
+
+
 @dataclass(frozen=True)
 class QueueReport:
     """What one tick saw and decided; a tick only keeps it, rows are made by those who ask."""
@@ -49,7 +59,7 @@ class QueueReport:
 
     def prepared(self) -> QueueReport:
         """Itself, with what all askers share: else the first of them would wait for it."""
-        _ = self._ids, self._ranks, self._starts, self._deferrals, self._texts, self._of_users
+        _ = self._ids, self._ranks, self._starts, self._deferrals
         return self
 
     def with_forecast(
@@ -57,7 +67,7 @@ class QueueReport:
     ) -> QueueReport:
         """The same queue with other forecasts; what does not depend on them is not made again."""
         told = replace(self, forecast=forecast, deferrals=deferrals)
-        shared = "_ids _ranks _deferrals _texts _of_users _records _alone _work _in_partitions".split()
+        shared = "_ids _ranks _deferrals _texts _of_users _records _alone _work _in_partitions _columns".split()
         vars(told).update({name: value for name, value in vars(self).items() if name in shared})
         return told.prepared()
 
@@ -162,24 +172,37 @@ class QueueReport:
         if position >= len(self.plan.order):
             return {}
         job = self._record(position)
-        order = np.array(self.plan.order, dtype=np.int64)
-        places = np.flatnonzero(self.view.queue[order[:position]] == self.view.queue[order[position]])
-        before = order[places].tolist()
-        records = [self.view.jobs[j] for j in before]
-        own = sum(r.user == job.user for r in records)
-        account = sum(r.user != job.user and r.account == job.account and bool(job.account) for r in records)
-        gpus = [r.gpu_count * max(r.array_task_count, 1) for r in records]
-        work = sum(g * e for g, e in zip(gpus, self.view.estimate[before].tolist(), strict=True)) / 3600
-        promoted = int(self.plan.promoted[places].sum())
+        columns = self._columns
+        places = np.flatnonzero(columns.queue[:position] == columns.queue[position])
+        mine = columns.user[places] == columns.user[position]
+        own = int(mine.sum())
+        in_account = columns.account[places] == columns.account[position]
+        account = int((in_account & ~mine).sum()) if job.account else 0
+        gpus = columns.gpus[places]
+        work = float((gpus * columns.estimate[places]).sum()) / 3600
         return {
-            "jobs": len(before),
+            "jobs": len(places),
             "yours": own,
             "same_account": account,
-            "others": len(before) - own - account,
-            "promoted": promoted,
-            "gpus": sum(gpus),
+            "others": len(places) - own - account,
+            "promoted": int(self.plan.promoted[places].sum()),
+            "gpus": int(gpus.sum()),
             "gpu_hours": round(work, 1),
         }
+
+    @cached_property
+    def _columns(self) -> _Columns:
+        order = np.array(self.plan.order, dtype=np.int64)
+        records = self._records[: len(order)]
+        users: dict[str, int] = {}
+        accounts: dict[str, int] = {}
+        return _Columns(
+            self.view.queue[order],
+            np.array([users.setdefault(r.user, len(users)) for r in records], dtype=np.int64),
+            np.array([accounts.setdefault(r.account, len(accounts)) for r in records], dtype=np.int64),
+            np.array([sum(r.gpus.values()) * max(r.array_task_count, 1) for r in records], dtype=np.int64),
+            self.view.estimate[order],
+        )
 
     def record(self, job_id: int) -> SlurmJob | None:
         """Slurm's own record of a pending job."""

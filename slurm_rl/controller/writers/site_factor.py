@@ -32,7 +32,9 @@ FactorWrite = tuple[SlurmJob, Change]
 class ReadsSiteFactors(Protocol):
     """A client that can read SiteFactors back without a whole snapshot."""
 
-    def site_factors(self) -> dict[int, int]: ...
+    def site_factors(self, jobs: Sequence[int] = ()) -> dict[int, int]:
+        """By job id; of these jobs at least, or of all that Slurm shows."""
+        ...
 
 
 class SiteFactorWriter:
@@ -62,10 +64,11 @@ class SiteFactorWriter:
         if not self._written:
             return 0
         ids = {key[0] for key in self._written}
+        rows = [i for i, j in enumerate(queue.jobs) if j.job_id in ids]
         seen = {
-            key_of(j): site
-            for j, site in zip(queue.jobs, queue.site.tolist(), strict=True)
-            if j.job_id in ids and j.pending
+            key_of(queue.jobs[i]): site
+            for i, site in zip(rows, queue.site[rows].tolist(), strict=True)
+            if queue.jobs[i].pending
         }
         self._written = {key: value for key, value in self._written.items() if key in seen}
         wrong = [key for key, value in self._written.items() if seen[key] != value]
@@ -157,7 +160,7 @@ class SiteFactorWriter:
         """How many jobs do not have the factor that was just written; started ones are no longer shown."""
         if not writes or not isinstance(client, ReadsSiteFactors):
             return 0
-        now = client.site_factors()
+        now = client.site_factors([c.job_id for _, c in writes])
         written = [c for _, c in writes if self._written.get((c.job_id, c.submit_time)) == c.new]
         wrong = sum(1 for c in written if now.get(c.job_id, c.new) != c.new)
         self.metrics.drift.inc(wrong)

@@ -190,7 +190,7 @@ class StartTimeWriter:
         """Counts what became of jobs that were deferred, and forgets those that wait no more."""
         state, now = turn.said, turn.clock()
         rows = self.journal.deferred()
-        jobs = dict(zip(keys_of(state.jobs, rows), state.jobs, strict=True))
+        jobs = dict(zip(keys_of(state.jobs, rows), state.jobs, strict=True)) if rows else {}
         self._absent = {key for key in rows if key not in jobs}
         over, late = [], []
         for key, row in rows.items():

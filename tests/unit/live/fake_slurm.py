@@ -133,7 +133,7 @@ class FakeSlurm:
         factors = msgspec.structs.replace(job.factors, site=site, priority=max(own + site, 1))
         self.jobs[job_id] = msgspec.structs.replace(job, factors=factors, priority=factors.priority)
 
-    def site_factors(self) -> dict[int, int]:
+    def site_factors(self, jobs: Sequence[int] = ()) -> dict[int, int]:
         return {j.job_id: j.factors.site for j in self.jobs.values() if j.factors}
 
     def history(self, start: float, end: float) -> list[HistoryJob]:
