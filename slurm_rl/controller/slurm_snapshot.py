@@ -40,6 +40,7 @@ class LiveQueue:
     state: SlurmState
     snapshot: Snapshot
     jobs: tuple[SlurmJob, ...]
+    ids: Array  # of the jobs
     base: Array  # Slurm's priority without our factor
     site: Array  # our factor as Slurm has it
     queue: Array  # jobs of one number compete: same pool, same priority tier
@@ -137,6 +138,7 @@ def observe(
         state=state,
         snapshot=Snapshot(now, world, pending, _pool_names(world, workload, members), kept_back),
         jobs=tuple(jobs),
+        ids=mine["job_id"].copy(),
         base=base,
         site=site,
         queue=pool * 100_000 + tier,

@@ -48,15 +48,15 @@ class Ordered:
         self.world = policy.ready_to_order(view.snapshot, guardrails, dict(view.weights), plan)
         self.order = np.array(plan.order, dtype=np.int64)
         self.scores = plan.scores
-        self.position = {view.jobs[j].job_id: place for place, j in enumerate(plan.order)}
+        self.ids = view.ids[self.order]
         pending = view.snapshot.pending
         pools = self.world["requests"]["pool"][self.world["jobs"]["request"][pending]]
         self.pools = {p: np.ascontiguousarray(pending[pools == p]) for p in np.unique(pools).tolist()}
 
     def standing(self, job_id: int) -> PlaceInQueue | None:
         """None for a job that is not in the order."""
-        place = self.position.get(job_id)
-        return None if place is None else PlaceInQueue(self, place)
+        places = np.flatnonzero(self.ids == job_id)
+        return PlaceInQueue(self, int(places[0])) if len(places) else None
 
 
 class PlaceInQueue:

@@ -193,13 +193,11 @@ class QueueReport:
     @cached_property
     def _columns(self) -> _Columns:
         order = np.array(self.plan.order, dtype=np.int64)
-        records = self._records[: len(order)]
-        users: dict[str, int] = {}
-        accounts: dict[str, int] = {}
+        records, jobs = self._records[: len(order)], self.view.snapshot.world["jobs"]
         return _Columns(
             self.view.queue[order],
-            np.array([users.setdefault(r.user, len(users)) for r in records], dtype=np.int64),
-            np.array([accounts.setdefault(r.account, len(accounts)) for r in records], dtype=np.int64),
+            jobs["user"][order],
+            jobs["account"][order],
             np.array([sum(r.gpus.values()) * max(r.array_task_count, 1) for r in records], dtype=np.int64),
             self.view.estimate[order],
         )
