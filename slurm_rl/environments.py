@@ -1,7 +1,7 @@
 """Registers our gymnasium environment as soon as both packages are imported, in either order.
 
 gymnasium 1.0 and later load no plugins by themselves, and importing it here would cost every command a quarter of a
-second. So a finder waits for the import of gymnasium, and steps aside once that has happened.
+second. So a finder waits until gymnasium imports its list of environments, and then steps aside.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-_AWAITED = "gymnasium"
+_AWAITED = "gymnasium.envs.registration"  # not gymnasium: somebody may import us while that is half imported
 
 
 def _register() -> None:
@@ -23,7 +23,7 @@ def _register() -> None:
 
 
 class _Registering(Loader):
-    """Loads gymnasium as its own loader does, then registers the environment."""
+    """Loads the awaited module as its own loader does, then registers the environment."""
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
@@ -37,7 +37,7 @@ class _Registering(Loader):
 
 
 class _Waiting(MetaPathFinder):
-    """Wraps the loader of gymnasium, once."""
+    """Wraps the loader of the awaited module, once."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -52,7 +52,7 @@ class _Waiting(MetaPathFinder):
 
 
 def register_when_gymnasium_is_there() -> None:
-    """Registers now if gymnasium is imported already, and upon its import otherwise."""
+    """Registers now if gymnasium's list of environments is imported already, and upon its import otherwise."""
     if _AWAITED in sys.modules:
         _register()
     elif not any(isinstance(finder, _Waiting) for finder in sys.meta_path):

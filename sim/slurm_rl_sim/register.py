@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gymnasium
+from gymnasium.envs import registration
 
 ID = "slurm_rl/Replay-v0"
 
 
 def register() -> None:
     """Registers the environment, without loading it."""
-    if ID not in gymnasium.registry:
+    if ID not in registration.registry:
         vector = "slurm_rl_sim.vector:ReplayVectorEnv"
-        gymnasium.register(id=ID, entry_point="slurm_rl_sim.env:ReplayEnv", vector_entry_point=vector)
+        registration.register(id=ID, entry_point="slurm_rl_sim.env:ReplayEnv", vector_entry_point=vector)

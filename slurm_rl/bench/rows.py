@@ -64,7 +64,7 @@ def begin(out: Path, suite: str, settings: Settings, what: str = "bench", option
 
     `what` it is called and what its options begin with are for errors.
     """
-    _make(out)
+    _enter(out)
     wanted = {"suite": suite, "settings": settings, "version": __version__}
     file = out / MANIFEST
     if file.is_file():
@@ -76,12 +76,11 @@ def begin(out: Path, suite: str, settings: Settings, what: str = "bench", option
             differs = _difference(known, wanted, option)
             raise InputError(f"{out} holds a {what} with another {differs}", field="--out", remedy="give another --out")
         return
-    if any(p.name != ".lock" for p in out.iterdir()):
-        raise InputError(f"{out} holds something else", field="--out", remedy="give a new directory")
     replace(file, json.dumps(wanted, indent=1).encode() + b"\n")
 
 
-def _make(out: Path) -> None:
+def _enter(out: Path) -> None:
+    """Makes OUT a directory; what holds something else is refused before anything is written to it."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -89,6 +88,8 @@ def _make(out: Path) -> None:
         raise InputError(why, field="--out", remedy="give a directory that can be written") from None
     if not os.access(out, os.W_OK):
         raise InputError(f"{out} cannot be written", field="--out", remedy="give another directory")
+    if not (out / MANIFEST).is_file() and any(p.name != ".lock" for p in out.iterdir()):
+        raise InputError(f"{out} holds something else", field="--out", remedy="give a new directory")
 
 
 def _difference(known: Mapping[str, object], wanted: Mapping[str, object], option: str) -> str:
@@ -104,7 +105,7 @@ def _difference(known: Mapping[str, object], wanted: Mapping[str, object], optio
 @contextmanager
 def locked(out: Path, what: str = "bench") -> Iterator[None]:
     """Keeps a second bench out of the directory; the lock ends with the process, whatever ends it."""
-    _make(out)
+    _enter(out)
     with (out / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

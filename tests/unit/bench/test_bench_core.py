@@ -176,3 +176,4 @@ def test_a_directory_with_something_else_is_left_alone(tmp_path: Path, capsys: p
     (tmp_path / "thesis.txt").write_text("mine")
     code, said = call(capsys, "core", *SMALL, "--out", tmp_path)
     assert (code, "holds something else" in str(said)) == (2, True)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]

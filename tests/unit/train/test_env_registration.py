@@ -35,6 +35,26 @@ def test_gymnasium_makes_it_by_name(lines: str) -> None:
     assert "Replay" in fresh(f"{made}; made.reset(seed=1); print(made.unwrapped)")
 
 
+_IN_BETWEEN = """
+import sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "gymnasium.core":
+            sys.meta_path.remove(self)
+            import slurm_rl
+
+sys.meta_path.insert(0, Finder())
+import gymnasium
+assert "slurm_rl" in sys.modules
+print(gymnasium.spec("slurm_rl/Replay-v0").id)
+"""
+
+
+def test_it_may_be_imported_while_gymnasium_is() -> None:
+    assert fresh(_IN_BETWEEN) == "slurm_rl/Replay-v0\n"
+
+
 def test_the_lines_of_the_guide_run_as_they_stand() -> None:
     guide = (ROOT / "docs" / "learning.md").read_text().partition("## The environment")[2].partition("\n## ")[0]
     lines = [line.removeprefix("    ") for line in guide.splitlines() if line.startswith("    ")]
