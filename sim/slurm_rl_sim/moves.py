@@ -72,6 +72,8 @@ def slowest(w: Record, j: int) -> float:
     entries, nodes, speeds = t.entries(w), t.nodes(w), t.speed(w)
     row = t.jobs(w).speed_row[j]
     e = t.live(w).held[j]
+    if e > 0 and speeds.shape[1] == 1 and w.blocks == 1:
+        return speeds[row, 0]  # one type, so that no node need be looked at
     speed = np.inf
     block, several, slow = np.int64(-1), False, 1.0
     while e > 0:
@@ -125,13 +127,14 @@ def launch(w: Record, j: int, now: int, began: int) -> None:
     first = w.logged
     at = first
     e = live.held[j]
+    log_gpus, log_more = t.log_gpus(w), t.log_more(w)
     while e > 0 and at < len(log):
         log.node[at] = entries.node[e]
         log.units[at] = entries.units[e]
-        if len(t.log_gpus(w)) > 0:
-            t.log_gpus(w)[at] = entries.gpus[e]
-        if len(t.log_more(w)) > 0:
-            t.log_more(w)[at] = entries.more[e]
+        if len(log_gpus) > 0:
+            log_gpus[at] = entries.gpus[e]
+        if len(log_more) > 0:
+            log_more[at] = entries.more[e]
         at += 1
         e = entries.next[e]
     live.log_first[j] = first

@@ -76,12 +76,9 @@ def copy_pool(w: Record, pool: int, source: int, target: int) -> None:
     if w.by_runs:
         call_copy_runs(w, pool, source, target)
         return
-    free, used, total = t.free(w), t.used(w), t.total(w)
-    for n in range(t.pools(w).first_node[pool], t.pools(w).last_node[pool]):
-        for c in range(free.shape[2]):
-            free[target, n, c] = free[source, n, c]
-        for k in range(used.shape[2]):
-            used[target, n, k] = used[source, n, k]
+    first, last, total = t.pools(w).first_node[pool], t.pools(w).last_node[pool], t.total(w)
+    t.copy_free(w, source, target, first, last)
+    t.copy_used(w, source, target, first, last)
     for c in range(3):
         total[target, pool, c] = total[source, pool, c]
 

@@ -235,6 +235,7 @@ def fill_views(world: World) -> None:
 
 _member: Any = cgutils.get_record_member
 _populate: Any = populate_array
+_copy: Any = cgutils.raw_memcpy
 
 
 def _table(name: str) -> Any:
@@ -270,6 +271,35 @@ def _table(name: str) -> Any:
     return intrinsic(typing)
 
 
+def _copier(name: str) -> Any:
+    """For kernels: `(w, source, target, first, last)` copies these rows of a table [views, rows, …] to another view."""
+    dtype, dimensions = TABLES[name]
+
+    def typing(typing_context: Any, w: Any, source: Any, target: Any, first: Any, last: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            def field(suffix: str) -> Any:
+                return builder.load(_member(builder, arguments[0], w.offset(f"{name}_{suffix}"), intp))
+
+            def row(view: Any) -> Any:
+                at = builder.mul(builder.add(builder.mul(view, field("1")), start), row_size)
+                return builder.inttoptr(builder.add(field("ptr"), at), byte.as_pointer())
+
+            intp, byte = context.get_value_type(types.intp), context.get_value_type(types.uint8)
+            _, from_view, to_view, start, end = arguments
+            row_size = context.get_constant(types.intp, dtype.itemsize)
+            for i in range(2, dimensions):
+                row_size = builder.mul(row_size, field(str(i)))
+            size = builder.mul(builder.sub(end, start), row_size)
+            _copy(builder, row(to_view), row(from_view), size, context.get_constant(types.intp, 1))
+            return context.get_dummy_value()
+
+        return types.none(w, *[types.intp] * 4), code
+
+    return intrinsic(typing)
+
+
+copy_free = _copier("free")
+copy_used = _copier("used")
 jobs = _table("jobs")
 live = _table("live")
 requests = _table("requests")
