@@ -218,22 +218,21 @@ def _over(w: Record, j: int) -> int:
 @inner
 def count_run(w: Record, j: int, sign: int) -> None:
     """L2: counts a job that starts (GIVE: 1), or ends (TAKE: -1), towards its quotas."""
-    bounds, quotas = t.bounds(w), t.quotas(w)
-    c = t.bound_of(w)[j]
-    for at in range(t.bound_ptr(w)[c], t.bound_ptr(w)[c + 1]):
-        kind = bounds[at, KIND]
-        if kind <= AMOUNTS or kind == COUNTS:
-            quotas[bounds[at, QUOTA], USED] += sign * bounds[at, AMOUNT]
+    _count(w, j, sign, False)
 
 
 @inner
 def count_submitted(w: Record, j: int, sign: int) -> None:
     """L4: counts a job that is submitted, or has ended, towards limits on jobs that wait or run."""
+    _count(w, j, sign, True)
+
+
+@inlined
+def _count(w: Record, j: int, sign: int, submitted: bool) -> None:
     bounds, quotas = t.bounds(w), t.quotas(w)
     c = t.bound_of(w)[j]
     for at in range(t.bound_ptr(w)[c], t.bound_ptr(w)[c + 1]):
-        kind = bounds[at, KIND]
-        if kind in (SUBMITTED, ENTERED):
+        if (bounds[at, KIND] in (SUBMITTED, ENTERED)) == submitted:
             quotas[bounds[at, QUOTA], USED] += sign * bounds[at, AMOUNT]
 
 

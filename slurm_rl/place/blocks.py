@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from slurm_rl.kernel import tables as t
-from slurm_rl.kernel.arrays import CPU, GPU, Record
+from slurm_rl.kernel.arrays import CPU, GPU, NEVER, Record
 from slurm_rl.kernel.jit import inlined, inner, kernel
 from slurm_rl.place.capacity import NOT_MINE, capacity, capacity_of_type
 
@@ -102,26 +102,45 @@ def _block_room(w: Record, s: int, at: int, end: int, first: int, room: Any) -> 
 
 
 @inner
+def _best_block(w: Record, s: int, first: int, last: int, room: Any, taken: Any, left: int) -> tuple[int, int, int]:
+    """Of the blocks not taken yet, the tightest that holds `left` units, else the roomiest: begin, end, room.
+
+    Marks it as taken; -1: no block has room.
+    """
+    best: Any = np.int64(-1)
+    best_end: Any = np.int64(-1)
+    best_room: Any = np.int64(0)
+    at = first
+    while at < last:
+        end = _end(w, at, last)
+        here = _block_room(w, s, at, end, first, room)
+        if here > 0 and not taken[at - first]:
+            if best < 0:
+                better = True
+            elif here >= left:
+                better = best_room < left or here < best_room
+            else:
+                better = best_room < left and here > best_room
+            if better:
+                best, best_end, best_room = at, end, here
+        at = end
+    if best >= 0:
+        taken[best - first] = True
+    return best, best_end, best_room
+
+
+@inner
 def _allowed(w: Record, s: int, first: int, last: int, room: Any) -> bool:
     """Whether the largest blocks hold a request within the number of switches that it accepts."""
     most = t.requests(w).switches[s]
     if most == 0:
         return True
-    left = t.requests(w).units[s]
+    left: Any = t.requests(w).units[s]
     taken = np.zeros(last - first, dtype=np.bool_)
     for _ in range(most):
-        best: Any = np.int64(-1)
-        size: Any = np.int64(0)
-        at = first
-        while at < last:
-            end = _end(w, at, last)
-            here = _block_room(w, s, at, end, first, room)
-            if here > size and not taken[at - first]:
-                best, size = at, here
-            at = end
+        best, _, size = _best_block(w, s, first, last, room, taken, NEVER)
         if best < 0:
             return False
-        taken[best - first] = True
         left -= size
         if left <= 0:
             return True
@@ -134,28 +153,13 @@ def _take_blocks(w: Record, s: int, view: int, first: int, last: int, k: int, ro
     left: Any = t.requests(w).units[s]
     count: Any = np.int64(0)
     only = np.int64(1) << k if k >= 0 and w.mixed > 0 and t.requests(w).careful[s] > 0 else np.int64(0)
+    taken = np.zeros(last - first, dtype=np.bool_)
     while left > 0:
-        best: Any = np.int64(-1)
-        best_end: Any = np.int64(-1)
-        best_room: Any = np.int64(0)
-        at = first
-        while at < last:
-            end = _end(w, at, last)
-            here = _block_room(w, s, at, end, first, room)
-            if here > 0:
-                if best < 0:
-                    better = True
-                elif here >= left:
-                    better = best_room < left or here < best_room
-                else:
-                    better = best_room < left and here > best_room
-                if better:
-                    best, best_end, best_room = at, end, here
-            at = end
+        best, end, size = _best_block(w, s, first, last, room, taken, left)
         if best < 0:
             return 0
-        count = _fill_block(w, view, best, best_end, first, min(left, best_room), only, room, count)
-        left -= min(left, best_room)
+        count = _fill_block(w, view, best, end, first, min(left, size), only, room, count)
+        left -= min(left, size)
     return int(count)
 
 
@@ -181,8 +185,6 @@ def _fill_block(
         room[best - first] = -1
         count += 1
         left -= best_room
-    for i in range(at, end):
-        room[i - first] = -1  # no block is taken twice
     return count
 
 
