@@ -24,6 +24,7 @@ from slurm_rl.kernel.world import new_world
 from slurm_rl.place.catalogue import PLACEMENTS
 from slurm_rl.policy.meta import meta_tables
 from slurm_rl.policy.registry import PolicySpec, booked, network_tables, parse_policy, settings_for
+from slurm_rl_sim.best import sorts_as_it_looks
 from slurm_rl_sim.engine import GROW, advance
 from slurm_rl_sim.residuals import Residuals
 from slurm_rl_sim.state import REJECTED, RUNNING, WAITING
@@ -296,6 +297,8 @@ def _world(scene: Scene, jobs: Array, came: Array, submit: Array, run: Array) ->
         live["state"][:present][np.isin(jobs, list(scene.workload.rejected))] = REJECTED
     _hold(world, old, np.searchsorted(jobs, scene.running), scene.running, now)
     link_kernels(world, policy.row, placer, rule)
+    if sorts_as_it_looks(world):
+        link(world, "start_best")
     if policy.lane_share:
         for name in ("lane_work", "started_work", "lane_time"):
             world["pools"][name] = old["pools"][name]

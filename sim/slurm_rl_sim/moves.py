@@ -23,7 +23,7 @@ def arrive(w: Record, j: int) -> None:
     pools, live, queue = t.pools(w), t.live(w), t.queue(w)
     pool = t.requests(w).pool[np.int64(t.jobs(w).request[j])]
     estimate(w, j)
-    if w.fixed_order:
+    if w.fixed_order or w.steady:
         live.score[j] = call_score(w, 0.0, j)
     first, at = pools.queue_first[pool], pools.queue_last[pool]
     waited = at > first

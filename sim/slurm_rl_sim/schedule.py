@@ -14,13 +14,15 @@ from slurm_rl.kernel.links import BOOL, INT, by_address
 from slurm_rl.place.capacity import fits_totals
 from slurm_rl.place.kernels import apply, call_place, take
 from slurm_rl.policy.estimate import refresh
-from slurm_rl.policy.order import call_order_queue
+from slurm_rl.policy.order import call_order_queue, may_starve
+from slurm_rl_sim.best import call_start_best
 from slurm_rl_sim.moves import arrive, slowest, stop_running
 from slurm_rl_sim.state import QUEUED, queue_place
 
-# What the last pass of `easy` found: nothing that would last, a reservation that stands, or no room for anyone. And
-# what an agent's environment found before the pass: nothing in the queue fits.
-_UNKNOWN, _STANDS, _NO_ROOM, NOTHING_FITS = range(4)
+# What the last pass found: nothing that would last, a reservation of `easy` that stands, or that it has no room for
+# anyone behind the head. What an agent's environment found before the pass: nothing in the queue fits. And what a pass
+# found of a queue without an order: the sums leave room for nobody.
+_UNKNOWN, _STANDS, _NO_ROOM, NOTHING_FITS, _MISFITS = range(5)
 
 
 @inlined
@@ -59,22 +61,36 @@ def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
         if backfill == EASY and pools.planned[pool] == _NO_ROOM and not _room_for_arrivals(w, pool):
             return 0
     # Estimates are renewed at every pass, be it cut short or not, so that a shortcut never shows in the results.
-    refresh(w, queue[head:tail], queued)
+    if pools.learned[pool] != w.ended:
+        pools.learned[pool] = w.ended
+        refresh(w, queue[head:tail], queued)
+    if pools.planned[pool] == _MISFITS and pools.change[pool] == ARRIVED and not _room_for_arrivals(w, pool):
+        return 0
     w.stamp += 1
     stamp = w.stamp
     pools.stamp[pool] = stamp
+    partly = False
     if preempt:
         while call_preempt(w, now, pool):
             pass
-    elif (
-        w.books_many == 0
-        and w.fixed_order == 0
-        and (pools.planned[pool] == NOTHING_FITS or next_fitting(w, queue, head, tail, stamp) == tail)
-    ):
-        pools.planned[pool] = _NO_ROOM
-        return 0  # whatever the order, nothing fits
-    order, first, last = ordered(w, now, pool)
-    count = start_jobs(w, now, pool, order, first, last, 0, stamp, tick)
+    elif w.books_many == 0 and w.fixed_order == 0:
+        at = tail if pools.planned[pool] == NOTHING_FITS else next_fitting(w, queue, head, tail, stamp)
+        if at == tail:
+            pools.planned[pool] = _MISFITS
+            return 0  # whatever the order, nothing fits
+        partly = (
+            w.start_best_at != 0 and w.hint_of_0 == 0 and w.quotas_0 == 0 and len(t.tiers(w)) == 0 and w.taping == 0
+        )
+    if partly:
+        kept = w.steady == 1 and not may_starve(w) and w.lane_share == 0.0
+        if not kept:
+            w.scores_only = 1
+            call_order_queue(w, float(now), queue[head:tail], queued)
+            w.scores_only = 0
+        count = call_start_best(w, now, pool, queue[head:tail], stamp, kept)
+    else:
+        order, first, last = ordered(w, now, pool)
+        count = start_jobs(w, now, pool, order, first, last, 0, stamp, tick)
     if backfill == EASY:
         # The reservation stands while nothing ends; on several nodes, a start may make the placer choose others.
         alone = pools.last_node[pool] - pools.first_node[pool] == 1
@@ -89,6 +105,8 @@ def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
             pools.planned[pool] = _STANDS
         elif count > 0 or not tick:
             pools.planned[pool] = _UNKNOWN
+    else:
+        pools.planned[pool] = _UNKNOWN
     return count
 
 

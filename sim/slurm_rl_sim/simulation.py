@@ -29,6 +29,7 @@ from slurm_rl.policy.judge import Judge
 from slurm_rl.policy.meta import meta_tables
 from slurm_rl.policy.registry import PolicySpec, booked, network_tables, settings_for
 from slurm_rl_sim import state as st
+from slurm_rl_sim.best import sorts_as_it_looks
 from slurm_rl_sim.engine import BEFORE_PASS, DONE, GROW, advance, warm_start
 from slurm_rl_sim.outside import score_from_outside
 from slurm_rl_sim.site_priority import partition_tables, static_points
@@ -131,6 +132,8 @@ class Simulation:
         link_kernels(world, self.policy.row, self.placement, self.rule)
         if settings["by_runs"]:
             make_runs(world)
+        if sorts_as_it_looks(world):
+            link(world, "start_best")
         if settings["lane_share"]:
             link(world, "enter_lane")
         if settings["preempt"]:

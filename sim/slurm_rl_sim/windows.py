@@ -86,7 +86,7 @@ class Window:
 def _keep_order(world: World, kept: bool) -> None:
     """Keeps the queue in the order of submission, which costs less than to sort it at every pass; or no longer."""
     link_slot(world, POLICIES["fcfs"], "score")
-    world["fixed_order"] = int(kept)
+    world["fixed_order"], world["steady"] = int(kept), 0
     world["pools"]["planned"] = 0  # what the last pass found out was for the other kind of order
 
 

@@ -129,6 +129,7 @@ POOL = np.dtype(
         ("planned", "i8"),  # whether EASY's reservation still stands
         ("due", "i8"),  # whether a backfill cycle is due at the next tick
         ("parts", "i8"),  # how many partitions it has
+        ("learned", "i8"),  # how many jobs had ended when estimates were last renewed; -1: never
         ("last_full", "i8"),  # backfill `slurm`: when the main scheduler last looked at the whole queue
         ("cpu_only", "i8"),  # 1: none of its nodes has a GPU
         ("lane_job", "i8"),  # 1 + the job that the lane lets go first; 0: none
@@ -149,16 +150,17 @@ LIVE = np.dtype(
         ("end", "i8"),
         ("expected_end", "i8"),  # start + limit
         ("booked_start", "i8"),  # conservative: -1: none
+        # What passes read of each waiting job lies together:
         ("score", "f8"),
-        ("done", "f8"),  # seconds it ran before a preemption, at speed 1
-        ("log_first", "i8"),
         ("expected", "f8"),  # estimated run time
+        ("version", "i4"),  # of the user's knowledge behind the estimate
         ("inverse", "f4"),  # E[1/r]
         ("spread", "f4"),  # standard deviation of log r
         ("seen", "f4"),  # finished jobs of its closest group
+        ("done", "f8"),  # seconds it ran before a preemption, at speed 1
+        ("log_first", "i8"),
         ("held", "i8"),  # chain of entries, 0: holds nothing
         ("booked", "i8"),  # chain of entries
-        ("version", "i4"),  # of the user's knowledge behind the estimate
         ("log_count", "i4"),
         ("state", "i4"),
     ],
@@ -259,6 +261,8 @@ SCALARS = [
     ("last_cycle", "i8"),  # when the last backfill cycle was
     ("due_pools", "i8"),  # pools for which a backfill cycle is due
     ("fixed_order", "i8"),  # 1: the order of two waiting jobs never changes, so that a sorted queue is kept
+    ("scores_only", "i8"),  # 1: a queue is scored, not sorted: the pass sorts as far as it looks
+    ("steady", "i8"),  # 1: a score changes only with the estimate, and is kept until then
     ("preempt", "i8"),  # 1: a blocked job may take the nodes of running jobs that rank below it
     ("track_usage", "i8"),  # 1: the policy looks at what users hold or have used
     ("influence", "f8"),  # 1: the policy's order alone; below: a site factor of at most this share of the weights

@@ -173,6 +173,7 @@ def build(requests: Requests, cluster: Cluster, *, learn: bool = True, speeds: S
     pools["cursor"] = pools["first_node"]
     pools["parts"] = np.bincount(part.partition_pool, minlength=count)
     pools["last_full"] = -NEVER
+    pools["learned"] = -1
     per_pool = np.bincount(distinct["pool"][request_of], minlength=count)
     pools["last_job"] = np.cumsum(per_pool)
     pools["first_job"] = pools["last_job"] - per_pool

@@ -146,6 +146,7 @@ LINKS = (
     "choose_policy",  # a meta-policy's choice before a queue is scored; 0: none
     "score_queue",  # scores of a queue …
     "score",  # … and of one job
+    "start_best",  # a pass that sorts its queue only as far as it looks; 0: it is sorted before
     "enter_lane",  # the oldest job may go first; 0: there is no lane
     "record_turn",
     "preempt",

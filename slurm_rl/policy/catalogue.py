@@ -45,7 +45,7 @@ class Policy:
         return {name: within(_HERE, kernel) for name, kernel in slots.items() if kernel}
 
 
-def _heuristic(name: str, kernel: str, help: str, **needs: bool | int) -> Policy:
+def _heuristic(name: str, kernel: str, help: str, **needs: bool | int | str) -> Policy:
     return Policy(name, help, f"heuristics:{kernel}", **needs)  # type: ignore[arg-type]  # all that it needs is a flag
 
 
@@ -90,7 +90,8 @@ POLICIES = Catalogue(
     ),
     _heuristic("dynamic", "dynamic", "Response ratio, raised by priority and a near deadline.", uses_estimate=True),
     _heuristic(
-        "multifactor", "multifactor", "Slurm's own priority.", uses_usage=True, before_submission=False
+        "multifactor", "multifactor", "Slurm's own priority.", uses_usage=True, before_submission=False,
+        score_queue="heuristics:score_by_multifactor",
     ),
     Policy(
         "learned",

@@ -14,6 +14,7 @@ from slurm_rl.kernel import tables as t
 from slurm_rl.kernel.arrays import LEVELS, Array, Record
 from slurm_rl.kernel.jit import inlined, inner, kernel
 from slurm_rl.policy.catalogue import BY_ORACLE, BY_USER
+from slurm_rl.policy.heuristics import call_score
 
 # How many finished jobs a group needs before it weighs as much as the more general guess before it, and how much an
 # older job still counts when a newer one of its group ends. Between 0.85 and 0.95 the rank correlation with run times
@@ -103,3 +104,5 @@ def refresh(w: Record, queue: Array, count: int) -> None:
             j = queue[i]
             if t.live(w).version[j] != t.users(w).version[t.jobs(w).user[j]]:
                 estimate(w, j)
+                if w.steady:
+                    t.live(w).score[j] = call_score(w, 0.0, j)

@@ -28,6 +28,12 @@ def starving(w: Record, wait: float, estimate: float) -> bool:
 
 
 @inlined
+def may_starve(w: Record) -> bool:
+    """Whether there is a bound on waiting at all."""
+    return w.starve_age < math.inf or w.starve_drain < math.inf
+
+
+@inlined
 def site_factor(rank: int, count: int, bound: float) -> float:
     """The whole number that the job at `rank` (0 = first) of `count` gets on top of Slurm's priority."""
     if count < 2:
@@ -135,8 +141,12 @@ call_record_turn = by_address("record_turn", record_turn, NOTHING, FLOAT, LIST, 
 
 @kernel
 def order_queue(w: Record, now: float, queue: np.ndarray, count: int) -> None:
-    """Writes the first `count` jobs of `queue` (ascending indices) into the table `order`, the first to run first."""
-    refresh(w, queue, count)
+    """Writes the first `count` jobs of `queue` (ascending indices) into the table `order`, the first to run first.
+
+    Where the World says `scores_only`, estimates are new already, and the table `scores` is all that is wanted.
+    """
+    if not w.scores_only:
+        refresh(w, queue, count)
     scores, order, scratch = t.scores(w), t.order(w), t.scratch(w)
     if w.choose_policy_at != 0:
         call_choose_policy(w, now, queue, count)
@@ -152,14 +162,17 @@ def order_queue(w: Record, now: float, queue: np.ndarray, count: int) -> None:
         for i in range(count):
             t.live(w).score[queue[i]] = scores[i]  # the policy's own, for those who explain
             scores[i] = multifactor_priority(w, now, queue[i]) + site_factor(ranks[i], count, bound)
-    for i in range(count):
+    capped = may_starve(w)
+    for i in range(count if capped or not w.scores_only else 0):
         j = queue[i]
-        if starving(w, now - t.jobs(w).submit[j], t.live(w).expected[j]):
+        if capped and starving(w, now - t.jobs(w).submit[j], t.live(w).expected[j]):
             scores[i] = math.inf  # equal scores fall back on submit order: the longest waiting first
         elif math.isnan(scores[i]):
             scores[i] = -math.inf
     if w.lane_share > 0.0:
         call_enter_lane(w, now, queue, count)
+    if w.scores_only:
+        return
     sort_by_score(scores, count, order, scratch)
     if w.taping:
         call_record_turn(w, now, queue, count)

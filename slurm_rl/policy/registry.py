@@ -167,6 +167,7 @@ def settings_for(
         "source": policy.source,
         "by_remaining": policy.row.by_remaining,
         "fixed_order": policy.fixed_order and influence >= 1.0,
+        "steady": policy.row.fixed_order and policy.source == BY_USER and influence >= 1.0,
         "preempt": preempt,
         "track_usage": policy.row.uses_usage or influence < 1.0 or policy.outside is not None,
         "influence": influence,

@@ -18,6 +18,7 @@ from reference.compare import compare
 from slurm_rl.domain.cluster import Cluster
 
 ROUNDS = 6  # cases for each policy × backfill × placement
+SORTED_ANEW = ("sjf@user", "multifactor", "sjf-age", "smith", "static-equal", "wfp3@user")
 PREEMPTIVE = ("srpt", "srpt@oracle", "srpt@user", "static-priority")
 
 
@@ -35,6 +36,20 @@ def test_longer_queues(backfill: str) -> None:
     base = 10_000_000 + 100_000 * BACKFILLS.index(backfill)
     for number, policy in enumerate(POLICIES):
         difference = compare(a_case(base + number, many=True), policy, backfill, PLACEMENTS[number % 6])
+        assert not difference, f"seed {base + number}: {difference}"
+
+
+@pytest.mark.parametrize("backfill", ["none", "firstfit", "easy"])
+def test_queues_that_are_sorted_as_far_as_a_pass_looks(backfill: str) -> None:
+    """Up to 120 jobs at once, on more nodes: they are handed over in parts (slurm_rl_sim/best.py)."""
+    base = 70_000_000 + 100_000 * BACKFILLS.index(backfill)
+    for number, policy in enumerate(SORTED_ANEW):
+        case, times = a_case(base + number, many=True), 1 + number % 3
+        wide = tuple(replace(c, count=times * c.count) for c in case.cluster.classes)
+        jobs = [replace(j, submit=j.submit // 8) for j in case.jobs for _ in range(3)]
+        jobs = [replace(j, id=1 + i) for i, j in enumerate(jobs)]
+        case = replace(case, cluster=Cluster("wide", wide), jobs=jobs)
+        difference = compare(case, policy, backfill, PLACEMENTS[number % 5])
         assert not difference, f"seed {base + number}: {difference}"
 
 
