@@ -24,7 +24,7 @@ from slurm_rl.studies.decision import CHOOSERS
 from slurm_rl.studies.places import VARIABLE
 from slurm_rl.traces.perturb import KINDS, Step, perturb
 from slurm_rl.train.meta_scenes import META_GOALS, meta_logs, meta_reference, meta_scene
-from slurm_rl.train.scenes import Scene
+from slurm_rl.train.scenes import TrainingScene
 from slurm_rl_sim.replay import prepare
 
 WORKLOADS = ("regimes", "perturbed", "venus", "itp", "ricc", "hetero")
@@ -79,7 +79,7 @@ def _cell(own: Interval) -> str:
     return f"{own.value:.3f} [{own.low:.3f}, {own.high:.3f}]"
 
 
-def _scenes(where: str, runs: int) -> Iterator[Scene]:
+def _scenes(where: str, runs: int) -> Iterator[TrainingScene]:
     """Workloads that nobody was trained on: held-out regimes, the same perturbed, or stretches of a real trace."""
     if where == "regimes":
         yield from (meta_scene([], _REGIMES + i, jobs=_JOBS, sites=0.0, held_out=True) for i in range(runs))
@@ -91,10 +91,10 @@ def _scenes(where: str, runs: int) -> Iterator[Scene]:
             print(f"\n{where}: its trace is not in the folder")
             return
         for _, _, trace, cluster, span in windows({where: workloads[where]}, max(runs // 4, 2), _STRETCH):
-            yield Scene(where, prepare(trace, cluster, window=span), "easy")
+            yield TrainingScene(where, prepare(trace, cluster, window=span), "easy")
 
 
-def _perturbed() -> Iterator[Scene]:
+def _perturbed() -> Iterator[TrainingScene]:
     """Held-out regimes, each distorted in one way, in turn."""
     kinds, i = list(KINDS), 0
     while True:

@@ -39,7 +39,7 @@ from slurm_rl.traces.trace import Labels, Trace
 from slurm_rl.train.module import PARTS, QueueNet
 from slurm_rl.train.recipe import STYLES, first_part
 from slurm_rl.train.rollout import SHORT_CAP, Reference, log_ratios
-from slurm_rl.train.scenes import Scene, SceneSource
+from slurm_rl.train.scenes import SceneSource, TrainingScene
 from slurm_rl.train.settings import SearchSettings, Settings
 from slurm_rl.train.trainer import Trainer
 from slurm_rl_sim.replay import Contender, find_cluster, parse_contenders, prepare, replay, window_of
@@ -258,14 +258,14 @@ def variant(text: str) -> PolicySpec:
     return replace(policy, name=f"rl:{text}", net=net, booking_size=0.0, styles={})
 
 
-def fresh_scenes(count: int) -> list[tuple[Scene, Reference]]:
+def fresh_scenes(count: int) -> list[tuple[TrainingScene, Reference]]:
     """Scenes drawn as for training, but with seeds that no training uses."""
     trace, cluster, _ = workload("venus")
     trainer = Trainer(Settings(jobs=2500), [SceneSource(first_part(trace, 0.6), cluster)], Path(tempfile.mkdtemp()))
     return trainer.scenes(range(2_000_000_011, 2_000_000_011 + count))
 
 
-def judged(name: str, net: Array, drain: float, scenes: list[tuple[Scene, Reference]]) -> None:
+def judged(name: str, net: Array, drain: float, scenes: list[tuple[TrainingScene, Reference]]) -> None:
     logs = [log_ratios(s, r, net, drain) for s, r in scenes]
     prices = np.array([price(row, GOALS) for row in logs])
     error = prices.std() / math.sqrt(len(prices))

@@ -16,7 +16,7 @@ from slurm_rl.policy.registry import PolicySpec
 from slurm_rl.traces.generate import generate
 from slurm_rl.traces.regimes import REGIMES, regime
 from slurm_rl.train.rollout import simulation_of
-from slurm_rl.train.scenes import Scene, SceneSource, draw_scene
+from slurm_rl.train.scenes import SceneSource, TrainingScene, draw_scene
 from slurm_rl_sim.metrics import bounded_slowdown
 from slurm_rl_sim.replay import prepare
 from slurm_rl_sim.simulation import Simulation
@@ -67,7 +67,9 @@ class Paired:
     cost: Array  # [moments, members, components]
 
 
-def meta_scene(sources: Sequence[SceneSource], seed: int, *, jobs: int, sites: float, held_out: bool = False) -> Scene:
+def meta_scene(
+    sources: Sequence[SceneSource], seed: int, *, jobs: int, sites: float, held_out: bool = False
+) -> TrainingScene:
     """The scene of a seed: a regime, perturbed in its estimates, or (a share of `sites`) any made-up site or trace."""
     dice = np.random.default_rng([seed, 31])
     if sites >= 1.0:  # the very scenes that networks are trained on
@@ -87,30 +89,30 @@ def meta_scene(sources: Sequence[SceneSource], seed: int, *, jobs: int, sites: f
     )
     prepared = prepare(generate(workload, cluster), cluster, seed=seed)
     measured = np.arange(len(prepared.trace)) >= _WARM_UP * len(prepared.trace)
-    return Scene(name, replace(prepared, measured=measured), "easy")
+    return TrainingScene(name, replace(prepared, measured=measured), "easy")
 
 
 # -- what schedules cost ------------------------------------------------------------------------------------------
 
 
-def _run_seconds(scene: Scene) -> Array:
+def _run_seconds(scene: TrainingScene) -> Array:
     trace = scene.prepared.trace
     return np.maximum(np.minimum(trace.run_time, trace.time_limit), 1).astype(float)
 
 
-def _latest(scene: Scene) -> Array:
+def _latest(scene: TrainingScene) -> Array:
     """By when a job must start to meet its deadline; never, if it has none."""
     trace = scene.prepared.trace
     return np.where(trace.deadline >= 0, trace.deadline - _run_seconds(scene), np.inf)
 
 
-def _gpus(scene: Scene) -> tuple[Array, float]:
+def _gpus(scene: TrainingScene) -> tuple[Array, float]:
     """GPUs (or CPUs) of each job, and of the cluster."""
     workload = scene.prepared.workload
     return workload.requests["volume"][workload.jobs["request"]], float(workload.pools["volume"].sum())
 
 
-def paid(scene: Scene, reference: MetaReference, start: Array, at: Array, pool: int) -> Array:
+def paid(scene: TrainingScene, reference: MetaReference, start: Array, at: Array, pool: int) -> Array:
     """What a pool's jobs have cost up to each moment [moments, components], in shares of the reference."""
     workload, trace = scene.prepared.workload, scene.prepared.trace
     mine = workload.requests["pool"][workload.jobs["request"]] == pool
@@ -154,7 +156,7 @@ def _ramps(first: Array, last: Array, rate: Array, at: Array) -> Array:
     return found
 
 
-def meta_figures(scene: Scene, start: Array) -> dict[str, float]:
+def meta_figures(scene: TrainingScene, start: Array) -> dict[str, float]:
     """What validation looks at."""
     trace, keep = scene.prepared.trace, scene.prepared.measured & (start >= 0)
     run = _run_seconds(scene)
@@ -175,7 +177,7 @@ def meta_figures(scene: Scene, start: Array) -> dict[str, float]:
     }
 
 
-def meta_reference(scene: Scene, policy: PolicySpec) -> MetaReference:
+def meta_reference(scene: TrainingScene, policy: PolicySpec) -> MetaReference:
     """Plays a scene under a fixed policy, to have something to compare with."""
     simulation = simulation_of(scene, policy)
     simulation.run()
@@ -200,7 +202,7 @@ def meta_reference(scene: Scene, policy: PolicySpec) -> MetaReference:
     return MetaReference(sums, tail, meta_figures(scene, start), crowded)
 
 
-def meta_logs(scene: Scene, reference: MetaReference, policy: PolicySpec) -> dict[str, float]:
+def meta_logs(scene: TrainingScene, reference: MetaReference, policy: PolicySpec) -> dict[str, float]:
     """Logarithms of each figure's ratio to the reference."""
     simulation = simulation_of(scene, policy)
     simulation.run()
@@ -212,7 +214,7 @@ def meta_logs(scene: Scene, reference: MetaReference, policy: PolicySpec) -> dic
 # -- playing ------------------------------------------------------------------------------------------------------
 
 
-def play_choices(scene: Scene, reference: MetaReference, policy: PolicySpec, rows: int = 4096) -> Choices:
+def play_choices(scene: TrainingScene, reference: MetaReference, policy: PolicySpec, rows: int = 4096) -> Choices:
     """Replays a scene and records what was chosen, and what came of it."""
     simulation = simulation_of(scene, policy)
     simulation.world["choices"] = np.zeros((rows, _BEHIND))
@@ -233,7 +235,13 @@ def play_choices(scene: Scene, reference: MetaReference, policy: PolicySpec, row
 
 
 def try_members(
-    scene: Scene, reference: MetaReference, policy: PolicySpec, dice: np.random.Generator, *, moments: int, ahead: float
+    scene: TrainingScene,
+    reference: MetaReference,
+    policy: PolicySpec,
+    dice: np.random.Generator,
+    *,
+    moments: int,
+    ahead: float,
 ) -> Paired:
     """At some moments of a scene that is played by chance, lets every member rule the same future for a while."""
     if policy.meta is None:

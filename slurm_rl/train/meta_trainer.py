@@ -27,7 +27,7 @@ from slurm_rl.train.meta_scenes import (
     play_choices,
     try_members,
 )
-from slurm_rl.train.scenes import Scene, SceneSource
+from slurm_rl.train.scenes import SceneSource, TrainingScene
 from slurm_rl.train.settings import Settings, TrainingStopped
 from slurm_rl.train.trainer import Trainer
 
@@ -62,8 +62,8 @@ class MetaTrainer(Trainer):
         choice = {"interval": s.interval, "margin": s.margin, "switches": s.switches}
         return untrained(self.members, self.meta_net.tensors(), explore=explore, seed=seed, **choice)
 
-    def _drawn(self, seeds: Sequence[int], *, held_out: bool) -> list[tuple[Scene, MetaReference]]:
-        def make(seed: int) -> tuple[Scene, MetaReference]:
+    def _drawn(self, seeds: Sequence[int], *, held_out: bool) -> list[tuple[TrainingScene, MetaReference]]:
+        def make(seed: int) -> tuple[TrainingScene, MetaReference]:
             scene = meta_scene(self.sources, seed, jobs=self.settings.jobs, sites=self.options.sites, held_out=held_out)
             return scene, meta_reference(scene, self.reference)
 

@@ -13,7 +13,7 @@ from slurm_rl.kernel.arrays import Array
 from slurm_rl.policy.catalogue import BY_USER, LEARNED
 from slurm_rl.policy.features import JOB_COUNT
 from slurm_rl.policy.registry import PolicySpec
-from slurm_rl.train.scenes import Scene
+from slurm_rl.train.scenes import TrainingScene
 from slurm_rl_sim.metrics import bounded_slowdown
 from slurm_rl_sim.simulation import Simulation
 
@@ -46,7 +46,7 @@ class Episode:
     metrics: Mapping[str, float]
 
 
-def figures(scene: Scene, start: Array) -> dict[str, float]:
+def figures(scene: TrainingScene, start: Array) -> dict[str, float]:
     """The metrics that training watches, over a scene's measured jobs."""
     trace, keep = scene.prepared.trace, scene.prepared.measured & (start >= 0)
     wait = (start - trace.submit_time)[keep].astype(float)
@@ -59,13 +59,13 @@ def figures(scene: Scene, start: Array) -> dict[str, float]:
     }
 
 
-def simulation_of(scene: Scene, policy: PolicySpec) -> Simulation:
+def simulation_of(scene: TrainingScene, policy: PolicySpec) -> Simulation:
     """A replay of the scene under a policy."""
     prepared = scene.prepared
     return Simulation(prepared.workload, prepared.trace.run_time, policy, backfill=scene.backfill, placement="best-fit")
 
 
-def reference_of(scene: Scene, policy: PolicySpec) -> Reference:
+def reference_of(scene: TrainingScene, policy: PolicySpec) -> Reference:
     """Plays a scene under a fixed policy, to have something to compare with."""
     simulation = simulation_of(scene, policy)
     simulation.run()
@@ -83,7 +83,9 @@ def reference_of(scene: Scene, policy: PolicySpec) -> Reference:
     return Reference(sums, tail, figures(scene, start), queue)
 
 
-def log_ratios(scene: Scene, reference: Reference, net: Array, starve_drain: float = math.inf) -> dict[str, float]:
+def log_ratios(
+    scene: TrainingScene, reference: Reference, net: Array, starve_drain: float = math.inf
+) -> dict[str, float]:
     """How a network, with its starvation cap, does on a scene: logarithms of each figure's ratio to the reference."""
     simulation = simulation_of(scene, PolicySpec("candidate", LEARNED, BY_USER, starve_drain=starve_drain, net=net))
     simulation.run()
@@ -91,7 +93,7 @@ def log_ratios(scene: Scene, reference: Reference, net: Array, starve_drain: flo
     return {k: math.log((found[k] + 1.0) / (reference.metrics[k] + 1.0)) for k in found}
 
 
-def _rates(scene: Scene, name: str) -> tuple[Array, bool]:
+def _rates(scene: TrainingScene, name: str) -> tuple[Array, bool]:
     """What a second of each job's waiting costs in a component, and whether only the tail counts."""
     trace, keep = scene.prepared.trace, scene.prepared.measured.astype(float)
     slow = keep / np.maximum(np.minimum(trace.run_time, trace.time_limit), _BOUND)
@@ -104,7 +106,7 @@ def _rates(scene: Scene, name: str) -> tuple[Array, bool]:
 
 
 def play(
-    scene: Scene,
+    scene: TrainingScene,
     reference: Reference,
     net: Array,
     *,
@@ -155,7 +157,7 @@ def _successors(turns: Array) -> tuple[Array, Array]:
 
 
 def _rewards(
-    scene: Scene, reference: Reference, start: Array, turns: Array, after: Array, costs: Mapping[str, float]
+    scene: TrainingScene, reference: Reference, start: Array, turns: Array, after: Array, costs: Mapping[str, float]
 ) -> Array:
     """What was paid, in shares of the reference, from each turn to the next one of its pool (the last: to the end)."""
     submit = scene.prepared.trace.submit_time.astype(float)

@@ -27,7 +27,7 @@ class SceneSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class TrainingScene:
     """One workload to play, ready for replay."""
 
     name: str
@@ -35,7 +35,7 @@ class Scene:
     backfill: str
 
 
-def draw_scene(sources: Sequence[SceneSource], seed: int, *, jobs: int = 3000, generated: float = 0.5) -> Scene:
+def draw_scene(sources: Sequence[SceneSource], seed: int, *, jobs: int = 3000, generated: float = 0.5) -> TrainingScene:
     """The scene of a seed: the same seed gives the same scene."""
     dice = np.random.default_rng([seed, 7])
     backfill = "easy" if dice.random() < 0.5 else "slurm"
@@ -47,7 +47,7 @@ def draw_scene(sources: Sequence[SceneSource], seed: int, *, jobs: int = 3000, g
     trace = _less_known(trace, dice)
     prepared = prepare(trace, cluster, seed=int(dice.integers(1 << 30)))
     measured = np.arange(len(prepared.trace)) >= _WARM_UP * len(prepared.trace)
-    return Scene(f"{trace.name}#{seed}", replace(prepared, measured=measured), backfill)
+    return TrainingScene(f"{trace.name}#{seed}", replace(prepared, measured=measured), backfill)
 
 
 def _generated(dice: np.random.Generator, jobs: int) -> tuple[Trace, Cluster]:

@@ -22,7 +22,7 @@ from slurm_rl.policy.registry import parse_policy
 from slurm_rl.train.algorithms.catalogue import ALGORITHMS, Learner
 from slurm_rl.train.module import QueueNet
 from slurm_rl.train.rollout import SHORT_CAP, Episode, Reference, log_ratios, play, reference_of
-from slurm_rl.train.scenes import Scene, SceneSource, draw_scene
+from slurm_rl.train.scenes import SceneSource, TrainingScene, draw_scene
 from slurm_rl.train.settings import Settings, TrainingStopped
 
 STATE, CURVE = "training.pt", "curve.csv"
@@ -54,7 +54,7 @@ class Trainer:
         self.reference = parse_policy(settings.reference)
         self.threads = ThreadPoolExecutor(max_workers=os.cpu_count() or 1)
         self._learner: Learner | None = None
-        self._validation: list[tuple[Scene, Reference]] = []
+        self._validation: list[tuple[TrainingScene, Reference]] = []
         self._meta_validation: list[Any] = []  # of a trainer that has others
 
     def module(self) -> torch.nn.Module:
@@ -67,10 +67,10 @@ class Trainer:
 
     # -- scenes --------------------------------------------------------------------------------------------------
 
-    def scenes(self, seeds: Sequence[int]) -> list[tuple[Scene, Reference]]:
+    def scenes(self, seeds: Sequence[int]) -> list[tuple[TrainingScene, Reference]]:
         """Workloads in which jobs wait, each with what the reference policy makes of it."""
 
-        def make(seed: int) -> tuple[Scene, Reference]:
+        def make(seed: int) -> tuple[TrainingScene, Reference]:
             scene = draw_scene(self.sources, seed, jobs=self.settings.jobs, generated=self.settings.generated)
             return scene, reference_of(scene, self.reference)
 
@@ -83,7 +83,7 @@ class Trainer:
         raise TrainingStopped("no job waits in these workloads: nothing to learn (change the load)")
 
     def episodes(
-        self, scenes: Sequence[tuple[Scene, Reference]], seed: int, temperature: float, net: Array | None = None
+        self, scenes: Sequence[tuple[TrainingScene, Reference]], seed: int, temperature: float, net: Array | None = None
     ) -> list[Episode]:
         """Plays scenes with the network, or with another one."""
         playing = flatten(self.net.tensors()) if net is None else net

@@ -20,7 +20,7 @@ from slurm_rl.policy.registry import learned, parse_policy
 from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.trace import Trace, make_trace
 from slurm_rl.train.rollout import play, reference_of
-from slurm_rl.train.scenes import Scene
+from slurm_rl.train.scenes import TrainingScene
 from slurm_rl_sim.replay import find_cluster, prepare
 from slurm_rl_sim.simulation import Simulation
 
@@ -103,7 +103,7 @@ def a_steady_queue() -> Trace:
 
 def test_playing_for_training(report: Report) -> None:
     """Turns a second on all cores, with queues of about 128 jobs."""
-    scene = Scene("steady", prepare(a_steady_queue(), STEADY), "easy")
+    scene = TrainingScene("steady", prepare(a_steady_queue(), STEADY), "easy")
     reference = reference_of(scene, parse_policy("fcfs"))
     net = load_model(find_model("default")).net
     with ThreadPoolExecutor(2) as threads:

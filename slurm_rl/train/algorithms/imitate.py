@@ -17,7 +17,7 @@ from slurm_rl.kernel.arrays import Array
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT
 from slurm_rl.train.module import QueueNet
 from slurm_rl.train.rollout import Episode, padded_queues
-from slurm_rl.train.scenes import Scene
+from slurm_rl.train.scenes import TrainingScene
 
 if TYPE_CHECKING:
     from slurm_rl.train.trainer import Trainer
@@ -118,7 +118,7 @@ def _error(guess: Tensor, missed: Tensor, mask: Tensor) -> Tensor:
     return (torch.nn.functional.huber_loss(guess, missed, reduction="none") * weight).sum() / weight.sum()
 
 
-def lessons_of(episodes: Sequence[Episode], scenes: Sequence[Scene], seed: int) -> list[Lesson]:
+def lessons_of(episodes: Sequence[Episode], scenes: Sequence[TrainingScene], seed: int) -> list[Lesson]:
     """Queues as they were seen, with what the estimates of their jobs missed, in batches of like length."""
     tapes, gaps, lengths = [], [], []
     for number, (episode, scene) in enumerate(zip(episodes, scenes, strict=True)):
