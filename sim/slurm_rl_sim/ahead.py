@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from slurm_rl_sim.replay import Contender
 
 _LOOP = "loop=slurm_rl_sim.engine:advance"  # called from Python, not by address
-_BEST = "start_best=slurm_rl_sim.best:start_best"  # passes over queues that are sorted anew
 _USUAL = ("learned", "multifactor")  # policies of a plain replay; the kernels of others take no time
 _typeof: Any = numba.typeof  # published without types
 _RARE = ("place_in_blocks",)  # slots that are linked for some workloads alone
@@ -63,12 +62,10 @@ def compile_ahead(contenders: Sequence[Contender], placement: str, influence: fl
     return True
 
 
-def _named(policies: Sequence[Row], placement: str, backfill: str) -> list[str]:
+def _named(policies: Iterable[Row], placement: str, backfill: str) -> list[str]:
     """The kernels of a replay as `slot=package.module:function`, each once; those that take longest at both ends."""
     rows = [*policies, PLACEMENTS[placement], RULES[backfill]]
     named = [f"{slot}={where}" for row in rows for slot, where in row.kernels.items() if slot not in _RARE]
-    if policies and not RULES[backfill].books_many:
-        named.insert(0, _BEST)
     return list(dict.fromkeys([_LOOP, *named]))
 
 

@@ -2,7 +2,8 @@
 
 For rules that hold nodes for one job at most (`none`, `firstfit`, `easy`). Nothing is released in a pass: of the
 jobs that do not fit only the first in order matters: it is the head. The others are never sorted. Jobs that fit are
-handed to the rule a few at a time, the best first: often these take all that is free.
+handed to the rule a few at a time, the best first: often these take all that is free. Only pools of one node are
+scheduled so: where many jobs that fit the sums fit on no nodes, looking again and again costs more than sorting once.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _BEHIND = np.int64(-1)  # for `fresh`: the reservation made in this pass stands,
 
 def sorts_as_it_looks(world: World) -> bool:
     """Whether passes of a World may be made so: then `start_best` is to be linked."""
-    return not (world["books_many"] or world["fixed_order"] or world["preempt"])
+    pools = world["pools"]
+    alone = bool((pools["last_node"] - pools["first_node"] == 1).any())
+    return alone and not (world["books_many"] or world["fixed_order"] or world["preempt"])
 
 
 @kernel

@@ -78,8 +78,14 @@ def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
         if at == tail:
             pools.planned[pool] = _MISFITS
             return 0  # whatever the order, nothing fits
+        alone = pools.last_node[pool] - pools.first_node[pool] == 1
         partly = (
-            w.start_best_at != 0 and w.hint_of_0 == 0 and w.quotas_0 == 0 and len(t.tiers(w)) == 0 and w.taping == 0
+            alone
+            and w.start_best_at != 0
+            and w.hint_of_0 == 0
+            and w.quotas_0 == 0
+            and len(t.tiers(w)) == 0
+            and w.taping == 0
         )
     if partly:
         kept = w.steady == 1 and not may_starve(w) and w.lane_share == 0.0

@@ -61,7 +61,7 @@ def test_what_somebody_compiles_at_this_moment_comes_last(
 
     monkeypatch.setattr(ahead, "_compile", let_go)
     assert ahead.compile_ahead(CONTENDERS, "best-fit")
-    assert compiled == ["start_best", "score_by_network", "order_queue", "place", "easy_pass", "advance"]
+    assert compiled == ["score_by_network", "order_queue", "place", "easy_pass", "advance"]
 
 
 @pytest.mark.soak

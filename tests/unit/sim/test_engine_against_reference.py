@@ -41,16 +41,17 @@ def test_longer_queues(backfill: str) -> None:
 
 @pytest.mark.parametrize("backfill", ["none", "firstfit", "easy"])
 def test_queues_that_are_sorted_as_far_as_a_pass_looks(backfill: str) -> None:
-    """Up to 120 jobs at once, on more nodes: they are handed over in parts (slurm_rl_sim/best.py)."""
+    """Up to 240 jobs at once on one node: they are handed over in parts (slurm_rl_sim/best.py)."""
     base = 70_000_000 + 100_000 * BACKFILLS.index(backfill)
     for number, policy in enumerate(SORTED_ANEW):
-        case, times = a_case(base + number, many=True), 1 + number % 3
-        wide = tuple(replace(c, count=times * c.count) for c in case.cluster.classes)
-        jobs = [replace(j, submit=j.submit // 8) for j in case.jobs for _ in range(3)]
+        cases = (a_case(base + 1000 * number + more, many=True) for more in itertools.count())
+        case = next(case for case in cases if case.cluster.nodes == 1)
+        wide = tuple(replace(c, cpus=(1 + 3 * (number % 3)) * (c.cpus or 1)) for c in case.cluster.classes)
+        jobs = [replace(j, submit=j.submit // 8) for j in case.jobs for _ in range(6)]
         jobs = [replace(j, id=1 + i) for i, j in enumerate(jobs)]
         case = replace(case, cluster=Cluster("wide", wide), jobs=jobs)
         difference = compare(case, policy, backfill, PLACEMENTS[number % 5])
-        assert not difference, f"seed {base + number}: {difference}"
+        assert not difference, f"case {number}: {difference}"
 
 
 @pytest.mark.parametrize("backfill", BACKFILLS)
