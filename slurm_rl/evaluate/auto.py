@@ -183,9 +183,16 @@ def judge(
     count = len(pools(cluster))
     rows: dict[str, list[list[list[dict[str, float]]]]] = {name: [[] for _ in range(count + 1)] for name in contenders}
     jobs, waits = np.zeros(count + 1, dtype=np.int64), np.zeros(count + 1)
+
+    def made(number: int) -> Prepared:
+        return prepare(varied(past, number, seed), cluster, seed=seed, limits=limits)
+
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as threads:
+        following = threads.submit(made, 0)
         for number in range(replicates):
-            case = prepare(varied(past, number, seed), cluster, seed=seed, limits=limits)
+            case = following.result()
+            if number + 1 < replicates:
+                following = threads.submit(made, number + 1)  # made while this one is replayed
             pool, submit = pool_of_jobs(case), case.trace.submit_time
 
             def run(candidate: Candidate, case: Prepared = case) -> Result:
