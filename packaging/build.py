@@ -10,6 +10,7 @@ kernels that are compiled here are valid there. Dependencies are pinned in packa
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import shutil
 import subprocess
@@ -30,6 +31,8 @@ DESCRIPTION = (
 )
 # What `pip` brings and no installed program needs.
 _NOT_SHIPPED = "pip pip-* setuptools setuptools-* pkg_resources _distutils_hack distutils-precedence*".split()
+_NOT_SHIPPED += ["numpy/distutils"]
+_FOR_COMPILERS = ("*.pyi", "*.pxd", "*.h", "*.c", "*.a")
 _TOOLS = {"deb": ("dpkg-deb",), "rpm": ("rpmbuild",)}
 
 
@@ -73,8 +76,7 @@ def fill_venv(wheel: Path, when: int) -> None:
     for pattern in _NOT_SHIPPED:
         for path in packages.glob(pattern):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for tests in [path for path in packages.rglob("tests") if path.is_dir()]:
-        shutil.rmtree(tests)
+    slim(packages)
     keep = {"slurm-rl", "python", "python3", "python3.11"}
     for path in (Path(PREFIX) / "bin").iterdir():
         if path.name not in keep:
@@ -86,6 +88,21 @@ def fill_venv(wheel: Path, when: int) -> None:
         os.utime(path, (when, when), follow_symlinks=False)
     run(f"{PREFIX}/bin/python", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", packages)
     run(f"{PREFIX}/bin/python", HERE / "precompile.py")
+
+
+def slim(packages: Path) -> None:
+    """Leaves out what only developers of these packages need, and every library that is there under a second name."""
+    for tests in [path for path in packages.rglob("tests") if path.is_dir()]:
+        shutil.rmtree(tests)
+    for pattern in _FOR_COMPILERS:
+        for path in packages.rglob(pattern):
+            path.unlink()
+    known: dict[bytes, Path] = {}
+    for path in sorted(packages.rglob("*.so.*")):  # wheels hold no links: each name of a library is a copy
+        first = known.setdefault(hashlib.sha256(path.read_bytes()).digest(), path)
+        if first is not path and first.parent == path.parent:
+            path.unlink()
+            path.symlink_to(first.name)
 
 
 def in_namespace(stage: Path, wheel: Path, when: int) -> None:

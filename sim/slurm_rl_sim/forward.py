@@ -19,6 +19,7 @@ from slurm_rl.kernel.arrays import ENTRY, LOG, NOW, Array
 from slurm_rl.kernel.build import Workload
 from slurm_rl.kernel.linking import link_kernels
 from slurm_rl.kernel.links import link
+from slurm_rl.kernel.quotas import linked_pools, tables_for
 from slurm_rl.kernel.tables import WORLD, World, enough_rows
 from slurm_rl.kernel.world import new_world
 from slurm_rl.place.catalogue import PLACEMENTS
@@ -146,7 +147,8 @@ def starts_by_limits(
 
 def _near(scene: Scene, targets: Array) -> Scene:
     world = scene.world
-    return scene.of_pools(np.unique(world["requests"]["pool"][world["jobs"]["request"][targets]]))
+    pools = np.unique(world["requests"]["pool"][world["jobs"]["request"][targets]])
+    return scene.of_pools(linked_pools(world, pools, _present(scene)))
 
 
 def _present(scene: Scene) -> Array:
@@ -261,6 +263,8 @@ def _world(scene: Scene, jobs: Array, came: Array, submit: Array, run: Array) ->
     order = np.arange(len(rows))
     order[present:] = present + np.argsort(submit, kind="stable")
     rows, run = rows[order], run[order]
+    own = _own_tables(scene, np.concatenate([jobs, came])[order])
+    settings["fixed_order"] = settings["fixed_order"] and "tiers" not in own
     if scene.order is not None:
         rows["priority"] = -float(len(rows))  # those to come go last
         rows["priority"][np.searchsorted(jobs, scene.pending)] = -scene.order.astype(float)
@@ -280,6 +284,7 @@ def _world(scene: Scene, jobs: Array, came: Array, submit: Array, run: Array) ->
         partition_factor=old["partition_factor"],
         qos_factor=old["qos_factor"],
         log=np.zeros(1, dtype=LOG),
+        **own,
         **network_tables(policy, len(rows)),
         **meta_tables(policy, len(pools)),
     )
@@ -304,6 +309,14 @@ def _world(scene: Scene, jobs: Array, came: Array, submit: Array, run: Array) ->
             world["pools"][name] = old["pools"][name]
         link(world, "enter_lane")
     return world
+
+
+def _own_tables(scene: Scene, who: Array) -> dict[str, Array]:
+    """The site's rules for these jobs of the scene: tiers, and limits as far as they are used up by those that run."""
+    own = tables_for(scene.world, who, scene.running)
+    if "tiers" in scene.workload.site:
+        own["tiers"] = np.ascontiguousarray(scene.world["tiers"][who])
+    return own
 
 
 def _hold(world: World, old: World, at: Array, running: Array, now: int) -> None:

@@ -12,9 +12,7 @@ import typer
 from slurm_rl.errors import InputError
 
 if TYPE_CHECKING:
-    from slurm_rl.backfill.slurm_settings import SlurmSettings
-    from slurm_rl.config import Config
-    from slurm_rl.domain.cluster import Cluster
+    from slurm_rl.domain.limits import Limits
     from slurm_rl.evaluate.auto import Auto
     from slurm_rl.traces.trace import Trace
     from slurm_rl_sim.replay import Prepared, Run
@@ -48,6 +46,7 @@ def auto_run(
     weights: dict[str, float] | None,
     seed: int,
     *,
+    limits: Limits | None = None,
     quiet: bool,
 ) -> tuple[Auto, Run]:
     """What `auto` would have done in a window, chosen on the time before it alone."""
@@ -64,7 +63,7 @@ def auto_run(
             remedy="measure a part, as --window 0.3:1 (more than 100 jobs must come before it)",
         )
     bound = 1.0 if influence is None else influence
-    options: dict[str, Any] = {"weights": weights, "influence": bound, "seed": seed}
+    options: dict[str, Any] = {"weights": weights, "influence": bound, "seed": seed, "limits": limits}
     with progress(quiet) as on_progress:
         model = parse_policy("rl:default")
         found = auto(past, prepared.cluster, backfill, placement, model=model, on_progress=on_progress, **options)
@@ -94,7 +93,7 @@ def auto(
     days: Annotated[float, typer.Option(min=0.1, help="Days of the past to replay.")] = 28.0,
     backfill: Annotated[str, typer.Option(help="The site's backfill rule.")] = "slurm",
     model: Annotated[str, typer.Option(help="The model among the candidates; empty: none.")] = "default",
-    replicates: Annotated[int, typer.Option(min=1, help="Replays of the past under each candidate.")] = 3,
+    replicates: Annotated[int, typer.Option(min=1, help="Replays of the past under each candidate.")] = 6,
     seed: Annotated[int, typer.Option(help="Seed of the replicates.")] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the choice, write nothing.")] = False,
     config: Annotated[Path | None, typer.Option(help="Configuration file.")] = None,
@@ -104,6 +103,7 @@ def auto(
     from slurm_rl.cli.progress import progress
     from slurm_rl.config import load
     from slurm_rl.controller.auto import AutoFile, pass_gate
+    from slurm_rl.controller.site_past import past_of
     from slurm_rl.domain.promise import DEFAULT, parse_promise
     from slurm_rl.evaluate.auto import auto as choose_all
     from slurm_rl.policy.registry import parse_policy
@@ -111,28 +111,29 @@ def auto(
     if from_slurm == (trace is not None):
         raise InputError("give either --from-slurm or --trace FILE")
     settings = load(config).config
-    past, where, weights, site = _past(settings, days, trace, cluster)
+    past = past_of(settings, days, trace, cluster)
     file = AutoFile(Path(settings.state_dir))
     before = file.read().chosen
-    options: dict[str, Any] = {"weights": weights, "influence": settings.influence, "before": before, "seed": seed}
+    options: dict[str, Any] = {"weights": past.weights, "influence": settings.influence, "before": before, "seed": seed}
     with progress(as_json) as on_progress:
         found = choose_all(
-            past,
-            where,
+            past.trace,
+            past.cluster,
             backfill,
             model=parse_policy(f"rl:{model}") if model else None,
             promise=parse_promise(settings.promise or DEFAULT),
             replicates=replicates,
-            slurm=site,
+            slurm=past.slurm,
+            limits=past.limits,
             on_progress=on_progress,
             **options,
         )
     # Shadow mode shows what enforce mode would do, so that a choice is never put in charge ungated by a change of mode.
     policies = {name: candidate.policy for name, candidate in found.candidates.items()}
-    chosen, refused = pass_gate(found.chosen, before, policies, past, where, settings.influence, weights, site)
+    chosen, refused = pass_gate(found.chosen, before, policies, past, settings.influence)
     value: dict[str, Any] = {
         "time": time.time(),
-        "jobs": len(past),
+        "jobs": len(past.trace),
         "model": model,
         "chosen": chosen,
         "refused": refused,
@@ -149,26 +150,3 @@ def auto(
         print(f"not taken: {line}")
     if not dry_run:
         print(f"written: {file.path}")
-
-
-def _past(
-    settings: Config, days: float, trace: Path | None, cluster: Path | None
-) -> tuple[Trace, Cluster, dict[str, float] | None, SlurmSettings | None]:
-    """The past, its cluster, the site's own weights (None: the usual ones) and its scheduler's settings."""
-    if trace is not None:
-        from slurm_rl.traces.read import read_trace
-        from slurm_rl_sim.replay import find_cluster
-
-        past = read_trace(trace)
-        return past, find_cluster(past, trace, cluster), None, None
-    from slurm_rl.backfill.slurm_settings import site_settings
-    from slurm_rl.controller.slurm_snapshot import site_weights
-    from slurm_rl.slurm.cli import CliClient
-    from slurm_rl.traces.site import history_trace, site_cluster
-
-    client = CliClient(Path(settings.slurm_conf) if settings.slurm_conf else None, settings.slurm_timeout)
-    state, now = client.snapshot(), time.time()
-    nodes, _ = site_cluster(state.nodes, state.cluster)
-    own = site_weights(state.weights)
-    past = history_trace(client.history(now - days * 86_400, now), state.cluster)
-    return past, nodes, own if sum(own.values()) else None, site_settings(state.config)

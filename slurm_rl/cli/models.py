@@ -284,24 +284,11 @@ def _history(
     settings: Config, days: float, trace: Path | None, cluster: Path | None
 ) -> tuple[Prepared, dict[str, float] | None, SlurmSettings | None]:
     """What the gate replays, the site's priority weights (None: the usual ones) and its scheduler's settings."""
-    from slurm_rl.backfill.slurm_settings import site_settings
-    from slurm_rl_sim.replay import find_cluster, prepare
+    from slurm_rl.controller.site_past import past_of
+    from slurm_rl_sim.replay import prepare
 
-    if trace is not None:
-        from slurm_rl.traces.read import read_trace
-
-        read = read_trace(trace)
-        return prepare(read, find_cluster(read, trace, cluster)), None, None
-    from slurm_rl.controller.slurm_snapshot import site_weights
-    from slurm_rl.slurm.cli import CliClient
-    from slurm_rl.traces.site import history_trace, site_cluster
-
-    client = CliClient(Path(settings.slurm_conf) if settings.slurm_conf else None, settings.slurm_timeout)
-    state, now = client.snapshot(), time.time()
-    nodes, _ = site_cluster(state.nodes, state.cluster)
-    own = site_weights(state.weights)
-    history = history_trace(client.history(now - days * 86_400, now), state.cluster)
-    return prepare(history, nodes), own if sum(own.values()) else None, site_settings(state.config)
+    past = past_of(settings, days, trace, cluster)
+    return prepare(past.trace, past.cluster, limits=past.limits), past.weights, past.slurm
 
 
 def _tell(what: str, name: str, settings: Config, as_json: bool, gate: dict[str, Any]) -> None:

@@ -257,9 +257,8 @@ def replay(
 
         where = with_topology(where, read_topology(topology), str(topology))
     compile_ahead(contenders, placement, 1.0 if influence is None else influence)
-    prepared = prepare(
-        jobs, where, window=window_of(jobs, window), seed=seed, speeds=_speed_matrix(speeds), limits=_limits(limits)
-    )
+    bounds, period = _limits(limits), window_of(jobs, window)
+    prepared = prepare(jobs, where, window=period, seed=seed, speeds=_speed_matrix(speeds), limits=bounds)
     with progress(as_json) as on_progress:
         runs = run_replay(
             prepared,
@@ -285,7 +284,7 @@ def replay(
     found = None
     if AUTO in names:
         by = (backfill, placement, influence, _weights(weights), seed)
-        found, mine = auto_run(jobs, prepared, window_of(jobs, window), *by, quiet=as_json)
+        found, mine = auto_run(jobs, prepared, period, *by, limits=bounds, quiet=as_json)
         runs.insert(min(names.index(AUTO), len(runs)), mine)
     tell(trace, prepared, runs, jobs_out, report, figures, as_json, auto=found, kept=kept)
 

@@ -37,9 +37,9 @@ def shadow_report(
     from slurm_rl.config import load
     from slurm_rl.controller.live import SHADOW_REPORT
     from slurm_rl.controller.live_policy import load_policy
+    from slurm_rl.controller.site_past import slurm_client
     from slurm_rl.errors import InputError
     from slurm_rl.obs.journal import Journal
-    from slurm_rl.slurm.cli import CliClient
 
     settings = load(config).config
     if not settings.journal.exists():
@@ -57,9 +57,8 @@ def shadow_report(
         raise InputError(
             "records one tick in shadow mode, which is no period", file=str(settings.journal), remedy="wait for more"
         )
-    client = CliClient(Path(settings.slurm_conf) if settings.slurm_conf else None, settings.slurm_timeout)
     policy = load_policy(_that_ruled(shadowed, settings.policy), Path(settings.state_dir))
-    compared = compare(client, first, last, policy.spec, settings.influence)
+    compared = compare(slurm_client(settings), first, last, policy.spec, settings.influence)
     report = {"from": first, "to": last, "ticks": ticks, "updates": updates, "policy": policy.name}
     report |= {"deferrals": deferrals, "deferred_jobs": deferred} | compared
     with suppress(OSError):  # for the dashboard; whoever may not write there still gets an answer
@@ -86,20 +85,13 @@ def _that_ruled(shadowed: str, configured: str) -> str:
 
 
 def compare(client: Any, first: float, last: float, policy: PolicySpec, influence: float) -> dict[str, Any]:
-    """The metrics of both replays over the jobs that ended in the period, on the cluster as it is now."""
-    from slurm_rl.backfill.slurm_settings import site_settings
-    from slurm_rl.controller.slurm_snapshot import site_weights
+    """The metrics of both replays over the jobs that ended in the period, on the cluster and with the limits of now."""
+    from slurm_rl.controller.site_past import read_past
     from slurm_rl.report.fairness import as_value, fairness, told
-    from slurm_rl.traces.site import history_trace, site_cluster
     from slurm_rl_sim.replay import Contender, parse_contenders, prepare, replay
 
-    state = client.snapshot()
-    trace = history_trace(client.history(first, last), state.cluster)
-    cluster, _ = site_cluster(state.nodes, state.cluster)
-    prepared = prepare(trace, cluster)
-    own = site_weights(state.weights)
-    weights = own if sum(own.values()) else None  # None: the usual ones
-    site = site_settings(state.config)
+    past = read_past(client, first, last)
+    prepared, weights, site = prepare(past.trace, past.cluster, limits=past.limits), past.weights, past.slurm
     (now,) = replay(prepared, parse_contenders("multifactor", "slurm"), weights=weights, slurm=site)
     (then,) = replay(prepared, [Contender(policy, "slurm")], influence=influence, weights=weights, slurm=site)
     found = fairness(prepared.trace, prepared.workload, prepared.measured, now.result, then.result)

@@ -30,6 +30,7 @@ def when(
     mem: Annotated[str, typer.Option(help="Total memory: 64G.")] = "0",
     name: Annotated[str, typer.Option(help="The job's name: your finished jobs of that name give its run time.")] = "",
     account: Annotated[str, typer.Option(help="The account.")] = "",
+    qos: Annotated[str, typer.Option(help="The QOS; default: that of your last job.")] = "",
     config: Annotated[Path | None, typer.Option(help="The configuration file, for the service's address.")] = None,
     socket: Annotated[Path | None, typer.Option(help="The service's unix socket.")] = None,
     url: Annotated[str | None, typer.Option(help="The service's address on TCP, https://HOST:PORT.")] = None,
@@ -50,7 +51,7 @@ def when(
     if limit is None or limit < 60:
         raise InputError(f"must be at least a minute, got {time!r}", field="--time", remedy="e.g. 8:00:00 or 1-12")
     asked: dict[str, Any] = {"time_limit": limit, "gpus": gpus, "gpu_type": gpu_type, "partition": partition}
-    asked |= {"nodes": nodes, "cpus": cpus, "mem_mb": memory, "name": name, "account": account}
+    asked |= {"nodes": nodes, "cpus": cpus, "mem_mb": memory, "name": name, "account": account, "qos": qos}
     query = urlencode({key: value for key, value in asked.items() if value})
     said = ask_here_or_afar(load(config).config, "/v1/when", query, socket=socket, url=url or "", timeout=30.0)
     print(json.dumps(said) if as_json else text(said))

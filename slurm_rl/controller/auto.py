@@ -20,19 +20,17 @@ from typing import Any
 
 import numpy as np
 
-from slurm_rl.backfill.slurm_settings import SlurmSettings
 from slurm_rl.controller.live_policy import AUTO, LivePolicy
 from slurm_rl.controller.promote import judge
+from slurm_rl.controller.site_past import SitePast
 from slurm_rl.controller.slurm_snapshot import LiveQueue
 from slurm_rl.decide import Guardrails
-from slurm_rl.domain.cluster import Cluster
 from slurm_rl.domain.snapshot import Plan, Snapshot
 from slurm_rl.errors import InputError, SlurmRlError
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.obs.journal import Journal
 from slurm_rl.place.plan import Planner
 from slurm_rl.policy.registry import PolicySpec, booked, in_style, parse_policy, with_lane
-from slurm_rl.traces.trace import Trace
 from slurm_rl_sim.replay import prepare
 
 OWN = "multifactor"
@@ -87,15 +85,13 @@ def pass_gate(
     chosen: Mapping[str, str],
     before: Mapping[str, str],
     policies: Mapping[str, PolicySpec],
-    past: Trace,
-    cluster: Cluster,
+    past: SitePast,
     influence: float,
-    weights: dict[str, float] | None,
-    slurm: SlurmSettings | None = None,
 ) -> tuple[dict[str, str], list[str]]:
     """The choice with only those changes that pass the promotion gate on the past, and why others do not."""
     taken, refused = dict(chosen), []
     own = policies[OWN]
+    rules: dict[str, Any] = {"influence": influence, "weights": past.weights, "slurm": past.slurm}
     judged: dict[tuple[str, str], list[str]] = {}
     for partition, name in chosen.items():
         old = before.get(partition, OWN)
@@ -103,7 +99,7 @@ def pass_gate(
             continue  # Slurm's own order needs no leave
         if (old, name) not in judged:
             both = (policies.get(old, own), policies[name])
-            verdict = judge(prepare(past, cluster), *both, influence=influence, weights=weights, slurm=slurm)
+            verdict = judge(prepare(past.trace, past.cluster, limits=past.limits), *both, **rules)
             judged[old, name] = verdict.objections
         if judged[old, name]:
             taken[partition] = old

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -14,22 +14,22 @@ from slurm_rl.slurm.site_limits import SiteLimits
 
 def quota_tables(
     site: SiteLimits, jobs: Sequence[SlurmJob], everyone: Iterable[SlurmJob]
-) -> tuple[dict[str, Array], frozenset[int]]:
-    """The tables of a World for these jobs, used up by all that run; and which of the jobs no limit ever lets start."""
+) -> tuple[dict[str, Array], Mapping[int, str]]:
+    """The tables of a World for these jobs, used up by all that run; and why some of the jobs can never start."""
     book = QuotaBook(site.limits)
     lists: dict[tuple[Row, ...], int] = {}
     of_job = np.zeros(len(jobs), dtype=np.int64)
-    never = set()
-    known: dict[object, tuple[int, bool]] = {}  # by what limits look at: its list, and whether it can ever start
+    never: dict[int, str] = {}
+    known: dict[object, tuple[int, str]] = {}  # by what limits look at: its list, and why it can never start
     for i, job in enumerate(jobs):
         asker = _asker(job, site)
         alike = (*_who(asker), frozenset(asker.tres.items()), frozenset(asker.licenses.items()))
         if alike not in known:
             rows = tuple(book.rows(asker))
-            known[alike] = lists.setdefault(rows, len(lists)), bool(book.why_never(asker))
-        of_job[i], hopeless = known[alike]
-        if hopeless and job.pending:
-            never.add(i)
+            known[alike] = lists.setdefault(rows, len(lists)), book.why_never(asker)
+        of_job[i], why = known[alike]
+        if why and not job.running:
+            never[i] = why
     used: dict[int, int] = {}
     for job in everyone:
         if job.running and job.state != "COMPLETING":  # what a job that is being cleaned up held is free for others
@@ -39,7 +39,7 @@ def quota_tables(
     tables = book.tables([list(rows) for rows in lists] or [[]], of_job)
     for quota, amount in used.items():
         tables["quotas"][quota, USED] = amount
-    return tables, frozenset(never)
+    return tables, never
 
 
 def _who(asker: Asker) -> tuple[str, str, str, str]:

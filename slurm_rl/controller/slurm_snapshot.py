@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -52,6 +52,8 @@ class LiveQueue:
     floor: int  # no job is pushed below this priority
     gpu_types: tuple[str, ...] = ()  # by the number that nodes of the snapshot carry
     workload: Workload | None = None  # that the snapshot's tables were made from
+    limits: SiteLimits | None = None  # in force
+    beyond: Mapping[int, str] = field(default_factory=dict)  # why a limit will never let a job start, by index
 
     @property
     def now(self) -> int:
@@ -129,9 +131,10 @@ def observe(
         world["tiers"] = tier
     pool = workload.requests["pool"][workload.jobs["request"]] if jobs else np.zeros(0, dtype=np.int64)
     kept_back = frozenset(np.flatnonzero(mine["kept"]).tolist())
+    beyond: Mapping[int, str] = {}
     if limits is not None:
-        tables, too_large = quota_tables(limits, jobs, state.jobs)
-        kept_back |= too_large
+        tables, beyond = quota_tables(limits, jobs, state.jobs)
+        kept_back |= beyond.keys()
         for name, table in tables.items():
             world[name] = table
     return LiveQueue(
@@ -150,6 +153,8 @@ def observe(
         floor=backfill_floor(state),
         gpu_types=workload.type_names,
         workload=workload,
+        limits=limits,
+        beyond=beyond,
     )
 
 

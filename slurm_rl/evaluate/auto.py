@@ -18,6 +18,7 @@ import numpy as np
 
 from slurm_rl.backfill.slurm_settings import SlurmSettings
 from slurm_rl.domain.cluster import Cluster
+from slurm_rl.domain.limits import Limits
 from slurm_rl.domain.promise import DEFAULT, Promise, parse_promise
 from slurm_rl.domain.sizes import pools_of
 from slurm_rl.evaluate.goals import GOALS
@@ -170,19 +171,28 @@ def judge(
     replicates: int = _REPLICATES,
     seed: int = 0,
     slurm: SlurmSettings | None = None,
+    limits: Limits | None = None,
     on_progress: Callable[[str, float], None] | None = None,
 ) -> list[tuple[int, float, tuple[Standing, ...]]]:
     """For each pool, then for all jobs: their number, mean wait under Slurm's own order, how candidates stand to it.
 
-    Without a `placement`, jobs go where the backfill rule's own placement puts them; `slurm`: settings of a site.
+    Without a `placement`, jobs go where the backfill rule's own placement puts them; `slurm`: settings of a site;
+    `limits`: those that it enforces.
     """
     promise = promise if promise is not None else parse_promise(DEFAULT)
     count = len(pools(cluster))
     rows: dict[str, list[list[list[dict[str, float]]]]] = {name: [[] for _ in range(count + 1)] for name in contenders}
     jobs, waits = np.zeros(count + 1, dtype=np.int64), np.zeros(count + 1)
+
+    def made(number: int) -> Prepared:
+        return prepare(varied(past, number, seed), cluster, seed=seed, limits=limits)
+
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as threads:
+        following = threads.submit(made, 0)
         for number in range(replicates):
-            case = prepare(varied(past, number, seed), cluster, seed=seed)
+            case = following.result()
+            if number + 1 < replicates:
+                following = threads.submit(made, number + 1)  # made while this one is replayed
             pool, submit = pool_of_jobs(case), case.trace.submit_time
 
             def run(candidate: Candidate, case: Prepared = case) -> Result:
@@ -282,13 +292,16 @@ def auto(
     seed: int = 0,
     tune: bool = True,
     slurm: SlurmSettings | None = None,
+    limits: Limits | None = None,
     on_progress: Callable[[str, float], None] | None = None,
 ) -> Auto:
     """Chooses for each pool, by its past alone; `before` says what is in charge, by partition."""
-    tuned = tuned_weights(prepare(past, cluster, seed=seed), backfill, placement, slurm) if tune else {}
+    tuned = {}
+    if tune:
+        tuned = tuned_weights(prepare(past, cluster, seed=seed, limits=limits), backfill, placement, slurm)
     contenders = candidates(model, weights, tuned)
     how: dict[str, Any] = {"promise": promise, "influence": influence, "replicates": replicates, "seed": seed}
-    how["slurm"] = slurm
+    how |= {"slurm": slurm, "limits": limits}
     judged = judge(past, cluster, contenders, backfill, placement, on_progress=on_progress, **how)
     usual = choose((), *judged[-1]).chosen
     choices = [

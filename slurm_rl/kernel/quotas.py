@@ -194,6 +194,52 @@ def amount_of(job: Asker, tres: str) -> float:
     return job.tres.get(tres.lower(), 0.0)
 
 
+def tables_for(world: t.World, who: Array, running: Array) -> dict[str, Array]:
+    """The tables of another World, of the jobs `who` of this one, used up by `running` of them; {} without limits.
+
+    Limits on the number of submitted jobs no longer count: whoever is there was let in.
+    """
+    if not len(world["quotas"]):
+        return {}
+    bounds, quotas, count = world["bounds"].copy(), world["quotas"].copy(), int(world["bound_ptr"][-1])
+    bounds[np.isin(bounds[:, KIND], (SUBMITTED, ENTERED)), AMOUNT] = 0
+    lists = len(world["bound_ptr"]) - 1
+    runs = np.repeat(np.bincount(world["bound_of"][running], minlength=lists), np.diff(world["bound_ptr"]))
+    quotas[:, USED] = 0
+    np.add.at(quotas[:, USED], bounds[:count, QUOTA], runs * bounds[:count, AMOUNT])
+    return {
+        "quotas": quotas,
+        "bounds": bounds,
+        "bound_ptr": world["bound_ptr"].copy(),
+        "bound_of": np.ascontiguousarray(world["bound_of"][who]),
+    }
+
+
+def linked_pools(world: t.World, pools: Array, there: Array) -> Array:
+    """These pools, and those that share with them a limit which the jobs `there`, waiting and running, may reach."""
+    if not len(world["quotas"]):
+        return pools
+    bounds, ptr = world["bounds"], world["bound_ptr"]
+    pool = world["requests"]["pool"][world["jobs"]["request"][there]]
+    pairs, times = np.unique(np.stack([pool, world["bound_of"][there]]), axis=1, return_counts=True)
+    asked = np.zeros(len(world["quotas"]), dtype=np.int64)
+    members: list[tuple[int, int]] = []  # a pool and a limit that its jobs count towards
+    for (p, of), n in zip(pairs.T.tolist(), times.tolist(), strict=True):
+        rows = bounds[ptr[of] : ptr[of + 1]]
+        rows = rows[rows[:, KIND] <= AMOUNTS]
+        np.add.at(asked, rows[:, QUOTA], n * rows[:, AMOUNT])
+        members += [(p, q) for q in rows[:, QUOTA].tolist()]
+    scarce = set(np.flatnonzero(asked > world["quotas"][:, MOST]).tolist())
+    members = [(p, q) for p, q in dict.fromkeys(members) if q in scarce]
+    found = set(pools.tolist())
+    while True:
+        shared = {q for p, q in members if p in found}
+        more = found | {p for p, q in members if q in shared}
+        if more == found:
+            return np.array(sorted(found), dtype=np.int64)
+        found = more
+
+
 @inlined
 def held_back(w: Record, j: int) -> int:
     """L1: the kind of the first limit that keeps a job from starting now; 0: none does."""

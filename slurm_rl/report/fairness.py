@@ -122,9 +122,14 @@ def _why(trace: Trace, size: Array, mine: Array, usual: tuple[float, float]) -> 
     long = float(np.median(np.maximum(trace.time_limit[mine], 1))) / max(usual[1], 1.0)
     reasons = []
     if wide >= _TIMES:
-        reasons.append(f"its jobs are {number(wide)} times as large as the usual one")
+        reasons.append(f"its jobs are {_times(wide)} times as large as the usual one")
     if long >= _TIMES:
-        reasons.append(f"they request {number(long)} times the usual time")
+        reasons.append(f"they request {_times(long)} times the usual time")
     if len(mine) < _FEW:
         reasons.append(f"with {plural(len(mine), 'job')}, little is known of its run times")
     return "; ".join(reasons) or "its jobs are as usual: others, shorter ones, go before them"
+
+
+def _times(ratio: float) -> str:
+    """`4`, `2.5`: how often, in a sentence."""
+    return f"{ratio:,.1f}".removesuffix(".0")

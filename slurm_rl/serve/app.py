@@ -194,13 +194,15 @@ def make_app(
         mem_mb: Annotated[int, Query(ge=0, le=2**40)] = 0,
         name: Annotated[str, Query(max_length=200)] = "",
         account: Annotated[str, Query(max_length=64)] = "",
+        qos: Annotated[str, Query(max_length=64)] = "",
     ) -> Response:
         """When a job would start if it were submitted now, and what other requests would change about that.
 
         Times are seconds. One question at a time for each user, and a rest of five times what it cost.
         """
         asked = {"gpus": gpus, "gpu_type": gpu_type, "limit": time_limit, "partition": partition, "nodes": nodes}
-        asked |= {"cpus": cpus, "mem_mb": mem_mb, "name": name, "account": account, "user": await own_jobs_of(peer)}
+        asked |= {"cpus": cpus, "mem_mb": mem_mb, "name": name, "account": account, "qos": qos}
+        asked["user"] = await own_jobs_of(peer)
         foreteller.admit(peer.key)
         cost = 0.0
         try:

@@ -19,6 +19,7 @@ from slurm_rl.kernel.arrays import Array
 from slurm_rl.policy.registry import parse_policy, with_lane
 from slurm_rl.slurm.model import HistoryJob, SlurmJob, SlurmState
 from slurm_rl.slurm.scontrol import setting
+from slurm_rl.slurm.site_limits import SiteLimits
 from slurm_rl_sim.forward import DAY, Past, Scene, Site, draw_starts
 
 Key = tuple[int, int]  # job id, submit time
@@ -135,6 +136,7 @@ class LiveScene:
         config: Config,
         asked: Sequence[SlurmJob] = (),
         *,
+        limits: SiteLimits | None = None,
         long: bool = False,  # as if more jobs waited than Slurm's own rule is run for
     ) -> None:
         now = int(state.taken)
@@ -143,7 +145,7 @@ class LiveScene:
         self.site = site_of(state, policy, mode, config, _MANY + 1 if long else len(waiting) + len(copies))
         besides = [*past, *(job for job, _ in copies), *asked]
         state = _shortened(state, waiting)
-        self.view = view = observe(state, run_times, self.site.policy, None, config.leave_alone, besides)
+        self.view = view = observe(state, run_times, self.site.policy, None, config.leave_alone, besides, limits=limits)
         self._row = {id(job): i for i, job in enumerate(view.jobs)}
         self._by_id = {job.job_id: i for i, job in enumerate(view.jobs) if job.pending}
         self.waiting = [self._by_id[j.job_id] for j in waiting if j.job_id in self._by_id]
@@ -164,7 +166,7 @@ class LiveScene:
     def never(self, row: int) -> str:
         """Why a job can never run here; "" if it can."""
         assert self.view.workload is not None  # noqa: S101 – `observe` always gives it
-        return self.view.workload.rejected.get(row, "")
+        return self.view.workload.rejected.get(row, "") or self.view.beyond.get(row, "")
 
     def scene(self, *also: int) -> Scene:
         """The present moment, with these rows waiting as well."""

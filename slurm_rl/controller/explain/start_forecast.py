@@ -145,7 +145,8 @@ class Foresight:
         self, queue: LiveQueue, plan: Plan, policy: LivePolicy, mode: str, run_times: RunTimes, now: float
     ) -> dict[int, StartForecast]:
         waiting = [queue.jobs[j] for j in plan.order[:TOP]]
-        live = LiveScene(queue.state, waiting, self.recent, run_times.known(), policy, mode, self.config)
+        known = run_times.known()
+        live = LiveScene(queue.state, waiting, self.recent, known, policy, mode, self.config, limits=queue.limits)
         rows = np.array(live.waiting, dtype=np.int64)
         raw = foretell(live.scene(), rows, np.random.default_rng(int(now)), seconds=self.seconds)
         if raw is None:

@@ -19,11 +19,13 @@ from slurm_rl.controller.slurm_snapshot import LiveQueue
 from slurm_rl.domain.snapshot import Plan
 from slurm_rl.errors import InputError
 from slurm_rl.slurm.model import SlurmJob, SlurmState
+from slurm_rl.slurm.site_limits import SiteLimits
 from slurm_rl_sim.forecast import Calibration, Forecast
 
 SECONDS = 3.0  # for all futures of one question
 _DRAWS = 16
 _MOST = 6  # alternatives
+_USUAL_QOS = "normal"  # what Slurm gives a job that names none, unless an association or the partition says otherwise
 _ID = 2_000_000_000  # above every id that Slurm gives
 
 
@@ -40,6 +42,7 @@ class Wish:
     mem_mb: int = 0
     user: str = ""
     account: str = ""
+    qos: str = ""
     name: str = ""
 
     def job(self, number: int, now: float) -> SlurmJob:
@@ -48,6 +51,7 @@ class Wish:
             name=self.name,
             user=self.user,
             account=self.account,
+            qos=self.qos,
             partitions=(self.partition,),
             state="ASKED",
             submit_time=int(now),
@@ -112,11 +116,11 @@ def when(
     """A forecast of the wish and of its alternatives; raises InputError for one that makes no sense."""
     queue, plan = observed
     state = queue.state
-    wish = _placed(wish, state)
+    wish = _owned(_placed(wish, state), state, queue.limits)
     others = [(what, w) for what, w in alternatives(wish, state, advice)][:_MOST]
     asked = [w.job(i, state.taken) for i, w in enumerate([wish, *(w for _, w in others)])]
     waiting = [queue.jobs[j] for j in plan.order[:TOP]]
-    live = LiveScene(state, waiting, recent, run_times, policy, mode, config, asked)
+    live = LiveScene(state, waiting, recent, run_times, policy, mode, config, asked, limits=queue.limits)
     deadline = clock() + seconds
     told: list[Forecast | None] = []
     for i, job in enumerate(asked):
@@ -177,3 +181,15 @@ def _placed(wish: Wish, state: SlurmState) -> Wish:
         known = ", ".join(sorted(t for t in types if t)) or "none named"
         raise InputError(f"{partition} has no GPU type {wish.gpu_type!r}", field="gpu_type", remedy=f"it has: {known}")
     return replace(wish, partition=partition)
+
+
+def _owned(wish: Wish, state: SlurmState, limits: SiteLimits | None) -> Wish:
+    """The wish with the account and QOS that limits go by: those of the user's last job there, or the usual ones."""
+    if limits is None or not wish.user or (wish.account and wish.qos):
+        return wish
+    mine = [j for j in state.jobs if j.user == wish.user and wish.account in ("", j.account)]
+    last = max(mine, key=lambda j: (wish.partition in j.partitions, j.submit_time or 0), default=None)
+    accounts = [account for user, account in limits.limits.association if user == wish.user]
+    account = wish.account or (last.account if last is not None else accounts[0] if len(accounts) == 1 else "")
+    qos = wish.qos or (last.qos if last is not None else _USUAL_QOS)
+    return replace(wish, account=account, qos=qos)

@@ -58,9 +58,11 @@ def test_a_limit_a_forecast_and_what_held_a_job_back(start_lab: LabFactory, tmp_
         assert around["ahead"]["jobs"] == 0
         assert controller.foresight.told[waits].made > 0
 
-        # Before submitting: there are two GPUs free, and sixteen finished jobs that took no time at all.
+        # Before submitting: two GPUs are free, not for QOS normal; sixteen finished jobs took no time at all.
         said = live.when({"gpus": 1, "limit": 3600, "user": "root", "name": "train"})
-        assert said["start"]["wait"] <= 60
+        assert said["start"]["wait"] > 0
+        assert live.when({"gpus": 1, "limit": 3600, "user": "root", "qos": "free"})["start"]["wait"] <= 60
+        assert "QOS normal: GrpTRES of gres/gpu is 2" in live.when({"gpus": 3, "limit": 3600, "user": "root"})["never"]
         assert said["advice"]["runs"] == 16
         assert said["advice"]["limit"] == 300
         assert live.advise({"user_id": 0, "user_name": "root", "name": "train", "gpus": 1, "time_limit_min": 60})[

@@ -36,6 +36,14 @@ def test_the_site_lists_every_page() -> None:
     assert [p.name for p in ROOT.glob("docs/*.md") if f": {p.name}\n" not in nav] == []
 
 
+def test_the_site_loads_nothing_from_elsewhere() -> None:
+    """The plugin `offline` brings a script from a CDN unless it is told of ours; without one, nothing is found."""
+    config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    (script,) = re.findall(r"polyfills: \[(\S+iframe-worker\S*)\]", config)
+    assert "window.Worker=" in (ROOT / "docs" / script).read_text(encoding="utf-8")
+    assert "https://" not in config
+
+
 def test_the_reference_has_every_command_and_setting() -> None:
     from dataclasses import fields
 

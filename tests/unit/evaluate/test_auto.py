@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from slurm_rl.domain.cluster import Cluster, NodeClass, write_cluster
+from slurm_rl.domain.limits import limits_from
 from slurm_rl.domain.promise import parse_promise
-from slurm_rl.evaluate.auto import OWN, Standing, auto, candidates, choose, replay_auto, varied
+from slurm_rl.evaluate.auto import OWN, Standing, auto, candidates, choose, judge, replay_auto, varied
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.traces.generate import WorkloadSpec, generate
 from slurm_rl.traces.native import write_native
@@ -129,6 +130,14 @@ def test_each_pool_gets_its_own_and_its_jobs_run_as_under_that_policy() -> None:
     assert mixed.metrics["jobs"] == len(trace)
     held = sorted(zip(*(column.tolist() for column in mixed.result.entries()), strict=True))
     assert len({job for job, _, _ in held}) == int(mixed.result.ran.sum())
+
+
+def test_candidates_are_judged_under_the_limits_of_the_site() -> None:
+    """Where each user may run one job at a time, the same jobs wait longer."""
+    one_each = limits_from({"user": {"*": {"MaxJobs": 1}}})
+    own = {OWN: candidates(None)[OWN]}
+    waits = [judge(_two_pools(), BOTH, own, "easy", replicates=1, limits=x)[-1][1] for x in (None, one_each)]
+    assert waits[1] > 1.5 * waits[0]
 
 
 def test_a_promise_nobody_can_keep_leaves_slurms_own_order() -> None:

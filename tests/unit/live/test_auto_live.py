@@ -12,6 +12,7 @@ import pytest
 from slurm_rl.config import Config, load
 from slurm_rl.controller.auto import AutoFile, AutoPolicies, pass_gate, policy_named
 from slurm_rl.controller.live import ControllerLive
+from slurm_rl.controller.site_past import SitePast
 from slurm_rl.controller.tick import Controller
 from slurm_rl.domain.cluster import Cluster, NodeClass, write_cluster
 from slurm_rl.domain.promise import DEFAULT, parse_promise
@@ -105,10 +106,10 @@ def test_in_enforce_mode_a_change_passes_the_gate() -> None:
     cluster = Cluster("small", (NodeClass(4, "V100", 4, 16, 64.0, "gpu"),))
     past = generate(WorkloadSpec(jobs=400, days=2, load=1.2, users=10, max_gpus=4, seed=3), cluster)
     policies = {name: parse_policy(name) for name in ("multifactor", "lcfs", "fcfs")}
-    taken, refused = pass_gate({"gpu": "lcfs"}, {}, policies, past, cluster, 1.0, None)
+    taken, refused = pass_gate({"gpu": "lcfs"}, {}, policies, SitePast(past, cluster), 1.0)
     assert taken == {"gpu": "multifactor"}
     assert "lcfs in place of multifactor" in refused[0]
-    assert pass_gate({"gpu": "multifactor"}, {"gpu": "lcfs"}, policies, past, cluster, 1.0, None)[1] == []
+    assert pass_gate({"gpu": "multifactor"}, {"gpu": "lcfs"}, policies, SitePast(past, cluster), 1.0)[1] == []
 
 
 def test_a_promise_is_parsed_or_refused_with_one_clear_error(tmp_path: Path) -> None:

@@ -34,7 +34,9 @@ def a_scene(c: Controller, recent: RecentJobs | None = None) -> LiveScene:
     waiting = [view.jobs[j] for j in plan.order]
     run_times = c.run_times.known()
     run_times.residuals = Residuals([0.0] * 200)  # every job runs for as long as is estimated
-    return LiveScene(view.state, waiting, recent or RecentJobs(), run_times, c.policy, c.mode, c.config)
+    return LiveScene(
+        view.state, waiting, recent or RecentJobs(), run_times, c.policy, c.mode, c.config, limits=view.limits
+    )
 
 
 def told(c: Controller, scene: LiveScene) -> dict[int, float]:

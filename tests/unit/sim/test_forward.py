@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from slurm_rl.domain.cluster import Cluster, NodeClass
+from slurm_rl.domain.limits import limits_from
 from slurm_rl.evaluate.forecasts import Learned, scene_of
 from slurm_rl.policy.catalogue import BY_LIMIT
 from slurm_rl.policy.registry import parse_policy
@@ -79,6 +80,35 @@ def test_the_future_of_a_replay_is_the_replay(policy: str, rule: str) -> None:
         simulation.run()
         same += ((now + told) == simulation.world["live"]["start"][targets]).tolist()
     assert np.mean(same) == 1.0 if parse_policy(policy).source == BY_LIMIT else np.mean(same) > 0.6
+
+
+@pytest.mark.parametrize("rule", ["easy", "firstfit", "slurm"])
+def test_the_future_goes_by_limits_as_the_replay_does(rule: str) -> None:
+    """Two jobs a user at a time, five GPUs of all users, one of two partitions first: what runs has used some of it."""
+    rng = np.random.default_rng(len(rule))
+    cluster = a_cluster(NodeClass(3, cpus=16, gpus=4, partition="p"), NodeClass(2, cpus=16, gpus=4, partition="q"))
+    owners = {"qos": {"normal": {"GrpTRES": "gres/gpu=9"}}, "user": {"*": {"MaxJobs": 2, "MaxSubmitJobs": 30}}}
+    limits = limits_from(owners | {"default_qos": "normal", "partition": {"p": {"PriorityTier": 2}}})
+    jobs = []
+    for _ in range(40):
+        run, gpus, user = int(rng.integers(50, 2000)), int(rng.integers(1, 5)), f"u{rng.integers(0, 4)}"
+        where = "pq"[rng.integers(0, 2)]
+        jobs.append(a_job(int(rng.integers(0, 1000)), run, 2 * run, gpus=gpus, user=user, partition=where))
+    jobs.sort(key=lambda job: (job.submit, job.id))
+    prepared = prepare(a_trace(jobs), cluster, limits=limits)
+    policy = parse_policy("fcfs")
+    simulation = Simulation(prepared.workload, prepared.trace.run_time, policy, backfill=rule)
+    simulation.run(1200)
+    scene = scene_of(simulation, Site(policy, rule, "first-fit"), Learned(prepared.workload), 1200)
+    assert len(scene.running) > 1
+    assert len(scene.pending) > 20
+    nobody = np.zeros(0, np.int64)
+    present = _present(scene)
+    told = _run(scene, present, nobody, nobody, prepared.trace.run_time[present].astype(float), scene.pending, 14 * DAY)
+    of_q = scene.pending[scene.world["jobs"]["partition"][scene.pending] == 1]
+    assert np.isfinite(starts_by_limits(scene, of_q[:1])).all(), "those of the other partition count, too"
+    simulation.run()
+    assert (1200 + told).tolist() == simulation.world["live"]["start"][scene.pending].tolist()
 
 
 def test_asking_changes_nothing_of_the_replay() -> None:
