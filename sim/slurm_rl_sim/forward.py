@@ -25,6 +25,7 @@ from slurm_rl.place.catalogue import PLACEMENTS
 from slurm_rl.policy.meta import meta_tables
 from slurm_rl.policy.registry import PolicySpec, booked, network_tables, parse_policy, settings_for
 from slurm_rl_sim.engine import GROW, advance
+from slurm_rl_sim.reservations import boundaries
 from slurm_rl_sim.residuals import Residuals
 from slurm_rl_sim.state import REJECTED, RUNNING, WAITING
 
@@ -279,6 +280,10 @@ def _world(scene: Scene, jobs: Array, came: Array, submit: Array, run: Array) ->
         partition_factor=old["partition_factor"],
         qos_factor=old["qos_factor"],
         log=np.zeros(1, dtype=LOG),
+        events=boundaries(old["kept"]),
+        kept=old["kept"],
+        kept_bits=old["kept_bits"],
+        kept_for=np.zeros(len(rows) if len(old["kept"]) else 0, dtype=np.int64),
         **network_tables(policy, len(rows)),
         **meta_tables(policy, len(pools)),
     )
@@ -296,6 +301,8 @@ def _world(scene: Scene, jobs: Array, came: Array, submit: Array, run: Array) ->
         live["state"][:present][np.isin(jobs, list(scene.workload.rejected))] = REJECTED
     _hold(world, old, np.searchsorted(jobs, scene.running), scene.running, now)
     link_kernels(world, policy.row, placer, rule)
+    if len(world["events"]):
+        link(world, "node_events")
     if policy.lane_share:
         for name in ("lane_work", "started_work", "lane_time"):
             world["pools"][name] = old["pools"][name]
