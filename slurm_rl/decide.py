@@ -134,8 +134,8 @@ def _free(queue: Array, snapshot: Snapshot) -> Array:
 
 
 def not_held(world: World, queue: Array) -> Array:
-    """Without the jobs that a limit of the World holds back now (L1)."""
-    if len(world["quotas"]) == 0 or not len(queue):
+    """Without the jobs that a limit or a reservation of the World holds back now (L1, V2)."""
+    if len(world["quotas"]) + len(world["kept"]) == 0 or not len(queue):
         return queue
     return np.ascontiguousarray(queue[_may_start(world.record, queue)])
 
@@ -265,7 +265,7 @@ def _make_scratch(world: World) -> None:
 
 def _starts(world: World, rule: Rule, now: int, pool: int, queue: Array, *, cycle: bool) -> list[Start]:
     if rule.profile == "nodes":
-        rows = 4 + int(world["pools"]["running"][pool]) + 4 * len(queue)
+        rows = 4 + int(world["pools"]["running"][pool]) + 4 * len(queue) + 2 * len(world["kept"])
         enough_rows(world, rows, on_nodes=True)
     count = int(_plan_pool(world.record, now, pool, queue, cycle))
     entries, live = world["entries"], world["live"]

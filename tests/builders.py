@@ -11,10 +11,12 @@ import numpy as np
 from slurm_rl.backfill.slurm_settings import SlurmSettings
 from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.domain.limits import Limits
+from slurm_rl.domain.reservations import Reservation
 from slurm_rl.kernel.build import build
 from slurm_rl.policy.registry import parse_policy, with_lane
-from slurm_rl.traces.trace import Labels, Trace, make_trace
+from slurm_rl.traces.trace import ASKED_COLUMNS, Labels, Trace, make_trace
 from slurm_rl_sim.limits import with_limits
+from slurm_rl_sim.reservations import with_reservations
 from slurm_rl_sim.simulation import NodeEvents, Simulation
 from slurm_rl_sim.workload import requests_of, sorted_by_id
 
@@ -48,6 +50,7 @@ class Job:
     segment: int = 0
     qos: str = ""
     licenses: str = ""
+    reservation: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def a_trace(jobs: Sequence[Job]) -> Trace:
             deadline=[j.deadline for j in jobs],
             asked={
                 name: labels
-                for name in ("gres", "constraint", "prefer", "exclusive", "switches", "segment", "licenses")
+                for name in ASKED_COLUMNS
                 if ((labels := Labels.of(_text(getattr(j, name)) for j in jobs)).codes >= 0).any()
             },
         )
@@ -142,12 +145,14 @@ def a_simulation(
     slurm: SlurmSettings | None = None,
     by_runs: bool | None = None,
     limits: Limits | None = None,
+    reservations: Sequence[Reservation] = (),
 ) -> tuple[Simulation, list[int]]:
     """A simulation that has not begun, and the jobs' ids in the order of its rows."""
     trace = a_trace(jobs)
     workload = build(requests_of(trace), cluster)
     if limits is not None:
         workload = with_limits(workload, trace, limits, own_limit=trace.time_limit > 0)
+    workload = with_reservations(workload, trace, reservations)
     simulation = Simulation(
         workload,
         trace.run_time.astype(np.float64),

@@ -41,6 +41,7 @@ from slurm_rl_sim.state import COMPLETED, KILLED, REJECTED, WAITING, heap_remove
 from slurm_rl_sim.ticks import cycles
 
 DONE, BEFORE_PASS, PAUSED, GROW = range(4)  # what `advance` came back for
+BOUNDARY = np.int64(-1)  # the node of an event that is about a reservation
 
 
 @inlined
@@ -63,13 +64,18 @@ def _ends(w: Record, now: int) -> None:
 
 @kernel
 def node_events(w: Record, now: int) -> None:
-    """Nodes go down, with the jobs on them, or come back."""
+    """Nodes go down, with the jobs on them, or come back; and reservations begin and end."""
     events, nodes, pools, free, used, total = t.events(w), t.nodes(w), t.pools(w), t.free(w), t.used(w), t.total(w)
     while w.next_event < len(events) and events.time[w.next_event] <= now:
         e = w.next_event
         w.next_event += 1
         n = events.node[e]
         up = events.up[e]
+        if n == BOUNDARY:  # V2: a reservation begins or ends
+            for pool in range(len(pools)):
+                if pools.queue_last[pool] > pools.queue_first[pool]:
+                    touch(w, pool, RELEASED)
+            continue
         if up == 1 - nodes.down[n]:
             continue  # already so
         pool = nodes.pool[n]

@@ -27,6 +27,7 @@ from slurm_rl.policy.meta import meta_tables
 from slurm_rl.policy.registry import PolicySpec, booked, network_tables, parse_policy, settings_for
 from slurm_rl_sim.best import sorts_as_it_looks
 from slurm_rl_sim.engine import GROW, advance
+from slurm_rl_sim.reservations import boundaries
 from slurm_rl_sim.residuals import Residuals
 from slurm_rl_sim.state import REJECTED, RUNNING, WAITING
 
@@ -285,6 +286,10 @@ def _world(scene: Scene, jobs: Array, came: Array, submit: Array, run: Array) ->
         qos_factor=old["qos_factor"],
         log=np.zeros(1, dtype=LOG),
         **own,
+        events=boundaries(old["kept"]),
+        kept=old["kept"],
+        kept_bits=old["kept_bits"],
+        kept_for=np.zeros(len(rows) if len(old["kept"]) else 0, dtype=np.int64),
         **network_tables(policy, len(rows)),
         **meta_tables(policy, len(pools)),
     )
@@ -304,6 +309,8 @@ def _world(scene: Scene, jobs: Array, came: Array, submit: Array, run: Array) ->
     link_kernels(world, policy.row, placer, rule)
     if sorts_as_it_looks(world):
         link(world, "start_best")
+    if len(world["events"]):
+        link(world, "node_events")
     if policy.lane_share:
         for name in ("lane_work", "started_work", "lane_time"):
             world["pools"][name] = old["pools"][name]

@@ -9,6 +9,7 @@ from slurm_rl.kernel import tables as t
 from slurm_rl.kernel.arrays import ARRIVED, GIVE, NEW_HEAD, NOW, RELEASED, TAKE, TYPE, Record
 from slurm_rl.kernel.jit import inlined, inner
 from slurm_rl.kernel.quotas import count_run
+from slurm_rl.kernel.reserved import within_reservation
 from slurm_rl.place.kernels import apply, forget
 from slurm_rl.policy.estimate import estimate
 from slurm_rl.policy.fairshare import hold
@@ -106,6 +107,8 @@ def needs(w: Record, j: int) -> int:
 def granted(w: Record, j: int, began: int) -> int:
     """Seconds after which a job is killed: its limit, or (S9) when slurmctld next looks beyond it."""
     limit = t.jobs(w).limit[j] + w.over_limit
+    if w.kept_0 > 0:
+        limit = within_reservation(w, j, limit, began)
     if w.limit_check > 0:
         limit = -(-(began + limit) // w.limit_check) * w.limit_check - began
     return limit

@@ -16,6 +16,7 @@ from slurm_rl.backfill.catalogue import RULES
 from slurm_rl.backfill.slurm_settings import SlurmSettings
 from slurm_rl.domain.cluster import Cluster, NodeClass, read_cluster
 from slurm_rl.domain.limits import Limits
+from slurm_rl.domain.reservations import Reservation
 from slurm_rl.errors import InputError
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.kernel.build import Speeds, Workload, build
@@ -29,6 +30,7 @@ from slurm_rl.traces.trace import Trace
 from slurm_rl_sim.deferred import deferral_figures
 from slurm_rl_sim.limits import with_limits
 from slurm_rl_sim.metrics import metrics
+from slurm_rl_sim.reservations import with_reservations
 from slurm_rl_sim.result import Result, result_of
 from slurm_rl_sim.simulation import NodeEvents, Simulation, check_deferral
 from slurm_rl_sim.validate import run_checked
@@ -137,6 +139,7 @@ def prepare(
     seed: int = 0,
     speeds: SpeedMatrix | None = None,
     limits: Limits | None = None,
+    reservations: Sequence[Reservation] = (),
 ) -> Prepared:
     """Sorts a trace, fills in time limits, and compiles it for the cluster; refuses one in which no job could run.
 
@@ -156,6 +159,7 @@ def prepare(
     workload = build(requests_of(trace), cluster, speeds=_speeds(trace, cluster, speeds))
     if limits is not None:
         workload = with_limits(workload, trace, limits, own_limit=own_limit)
+    workload = with_reservations(workload, trace, reservations)
     if len(workload.rejected) == len(trace):
         j, reason = next(iter(workload.rejected.items()))
         raise InputError(

@@ -89,7 +89,8 @@ def result_of(simulation: Simulation, trace: Trace, measured: Array) -> Result:
     live = simulation.world["live"]
     rejected = dict(simulation.workload.rejected)
     left = np.flatnonzero(live["state"] == st.QUEUED)
-    rejected.update(dict.fromkeys(left.tolist(), "waited to the end: the nodes it needs did not come back"))
+    lost = "its reservation was over, or " * ("kept" in simulation.workload.site)
+    rejected.update(dict.fromkeys(left.tolist(), f"waited to the end: {lost}the nodes it needs did not come back"))
     turned_away = np.flatnonzero(live["state"] == st.REJECTED)
     rejected = dict.fromkeys(turned_away.tolist(), _TOO_MANY) | rejected
     state = live["state"].copy()

@@ -46,8 +46,9 @@ def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
         return 0
     backfill = w.backfill
     preempt = w.preempt == 1 and not tick
-    # L5: with limits, the first in the queue may be held back, and not block: there are no shortcuts then.
-    only_arrivals = pools.change[pool] == ARRIVED and w.fixed_order == 1 and not preempt and w.quotas_0 == 0
+    # L5, V2: with limits and reservations, the first in the queue may be held back, and not block: no shortcuts then.
+    free_to_start = w.quotas_0 + w.kept_0 == 0
+    only_arrivals = pools.change[pool] == ARRIVED and w.fixed_order == 1 and not preempt and free_to_start
     if only_arrivals and pools.fresh[pool] < queued:
         # Nothing has ended and the head is the same: whoever waited still waits, only arrivals can start.
         if backfill == NONE:
@@ -83,7 +84,7 @@ def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
             alone
             and w.start_best_at != 0
             and w.hint_of_0 == 0
-            and w.quotas_0 == 0
+            and w.quotas_0 + w.kept_0 == 0
             and len(t.tiers(w)) == 0
             and w.taping == 0
         )

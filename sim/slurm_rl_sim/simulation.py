@@ -32,6 +32,7 @@ from slurm_rl_sim import state as st
 from slurm_rl_sim.best import sorts_as_it_looks
 from slurm_rl_sim.engine import BEFORE_PASS, DONE, GROW, advance, warm_start
 from slurm_rl_sim.outside import score_from_outside
+from slurm_rl_sim.reservations import boundaries, reserved_first
 from slurm_rl_sim.site_priority import partition_tables, static_points
 from slurm_rl_sim.ticks import cycles
 
@@ -86,6 +87,8 @@ class Simulation:
             raise InputError(f"preemption needs the policy {able}", field="--preempt")
         if preempt and "quotas" in workload.site:
             raise InputError("not together with limits", field="--preempt", remedy="leave out --preempt or --limits")
+        if preempt and "kept" in workload.site:
+            raise InputError("not together with reservations", field="--preempt", remedy="leave out one of them")
         if not 0.0 <= influence <= 1.0:
             raise InputError(f"must be between 0 and 1, got {influence:g}", field="--influence")
         if planner is not None and planner.settings.deferral is not None:
@@ -103,12 +106,13 @@ class Simulation:
                 own["points"] = static_points(workload, slurm)
             weights = weights or slurm.own_weights
         own |= workload.site
+        own |= reserved_first(own)
         settings = settings_for(policy, influence=influence, preempt=preempt, weights=weights)
         settings |= slurm.priority if slurm is not None else {}
         settings |= self.rule.told(slurm) | self.placement.settings
         settings["fixed_order"] = settings["fixed_order"] and "tiers" not in own
         counts = (pays(workload) if by_runs is None else by_runs) and not preempt
-        settings["by_runs"] = counts and may_count(workload, backfill, self.placement.name)
+        settings["by_runs"] = counts and "kept" not in own and may_count(workload, backfill, self.placement.name)
         self.world = self._make_world(settings, run_time, events or NodeEvents(), own)
         self.cycles_per_second = 0.0
 
@@ -150,6 +154,7 @@ class Simulation:
         position[self.workload.node_number] = np.arange(len(position))
         rows = np.zeros(len(events.time), dtype=EVENT)
         rows["time"], rows["node"], rows["up"] = events.time, position[events.node], events.up
+        rows = np.concatenate([rows, boundaries(self.workload.site.get("kept"))])
         return rows[np.argsort(rows["time"], kind="stable")]
 
     def warm(self, job: Array, began: Array, now: int) -> None:

@@ -39,7 +39,10 @@ def make_bitmaps(world: World) -> None:
         while at >= 0:
             kind, at = world["node_sets"][at].tolist()
             reach[s] |= world["kind_bits"][kind]
-    world["reach"], world["usable"] = reach, reach & large
+    usable = reach & large
+    if len(world["kept"]):  # a last row for what reservations leave to one job
+        usable = np.concatenate([usable, np.zeros((1, words), dtype=np.int64)])
+    world["reach"], world["usable"] = reach, usable
     world["counted"] = (
         world["used"].shape[2] == 0
         and world["free"].shape[2] == OTHER
@@ -49,8 +52,9 @@ def make_bitmaps(world: World) -> None:
     )
     world["then"] = np.zeros((len(nodes), 5), dtype=np.int64)
     world["mark"] = 0
-    # With limits, those that are held back may stand before many that are looked at (L3).
-    slots = max(len(requests) if len(world["quotas"]) else min(depth, len(requests)), 1)
+    # Those that are held back may stand before many that are looked at (L3, V2).
+    held = len(world["quotas"]) + len(world["kept"]) > 0
+    slots = max(len(requests) if held else min(depth, len(requests)), 1)
     world["avail"] = np.zeros((slots, len(nodes)), dtype=np.int64)
     world["roomy"] = np.zeros((slots, words), dtype=np.int64)
     world["slot_shape"] = np.zeros(slots, dtype=np.int64)

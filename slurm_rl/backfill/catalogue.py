@@ -54,6 +54,10 @@ class Rule:
 
 def make_tables(world: World, rule: Rule) -> None:
     """Gives a World the tables that its rule plans with; its settings must be set."""
+    if len(world["kept"]):
+        from slurm_rl.kernel.reserved import make_reserved
+
+        make_reserved(world)
     if rule.profile == "bitmaps":
         from slurm_rl.backfill.bitmaps import make_bitmaps
 

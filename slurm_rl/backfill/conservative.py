@@ -9,11 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_rl.backfill.rows import MORE_ROWS, row_at
-from slurm_rl.backfill.starting import begin, copy_pool, meet
+from slurm_rl.backfill.starting import begin, copy_pool, meet, open_view
 from slurm_rl.kernel import tables as t
 from slurm_rl.kernel.arrays import FIRST_ROW, GIVE, NOW, RELEASED, SCRATCH, TAKE, Record
 from slurm_rl.kernel.jit import inlined, inner, kernel
 from slurm_rl.kernel.quotas import held_back
+from slurm_rl.kernel.reserved import ENDS, leave_open
 from slurm_rl.place.capacity import fits_totals
 from slurm_rl.place.kernels import apply, call_place, forget, place_job, record
 
@@ -72,11 +73,16 @@ def _earliest(w: Record, count: int, pool: int, j: int) -> int:
             i = blocked + 1
             continue
         view = t.rows(w).row[i]
+        beside = w.kept_0 > 0 and leave_open(w, j, t.rows(w).time[i])
+        if beside:
+            open_view(w, pool, view)
+            view = SCRATCH
         # A quick no on the first row alone saves meeting all the others.
         if (place_job(w, j, s, view) if i == 0 else call_place(w, s, view)) > 0:
             if k == i + 1:
                 return i
-            copy_pool(w, pool, view, SCRATCH)
+            if not beside:
+                copy_pool(w, pool, view, SCRATCH)
             for r in range(i + 1, k):
                 meet(w, pool, SCRATCH, t.rows(w).row[r], SCRATCH)
             if (place_job(w, j, s, SCRATCH) if i == 0 else call_place(w, s, SCRATCH)) > 0:
@@ -127,10 +133,13 @@ def conservative_pass(
     """
     released = t.pools(w).change[pool] == RELEASED
     queued = last - first
-    if 4 + t.pools(w).running[pool] + 4 * queued > len(t.rows(w)):
+    if 4 + t.pools(w).running[pool] + 4 * queued + 2 * w.kept_0 > len(t.rows(w)):
         return MORE_ROWS
     count = _build(w, pool, now)
-    if w.quotas_0 > 0:
+    for r in range(w.kept_0):
+        if t.kept(w)[r, ENDS] > now:
+            count = _split(w, count, pool, t.kept(w)[r, ENDS])
+    if w.quotas_0 + w.kept_0 > 0:
         released |= _unbook_held(w, order, first, last)
     for i in range(first, last):
         j = order[i]
@@ -165,7 +174,7 @@ def conservative_pass(
 
 @inner
 def _unbook_held(w: Record, order: np.ndarray, first: int, last: int) -> bool:
-    """L3: drops the bookings of jobs that a limit holds back; whether there were any."""
+    """L3, V2: drops the bookings of jobs that are held back; whether there were any."""
     any_dropped = False
     for i in range(first, last):
         if t.live(w).booked_start[order[i]] >= 0 and held_back(w, order[i]) > 0:

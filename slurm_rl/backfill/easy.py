@@ -1,16 +1,29 @@
 """Backfill `easy`: the head has a reservation, and jobs behind it start if they do not delay it.
 
-Implements E1 to E6 of docs/backfill.md. A reservation is planned on nodes only when a job asks for it.
+Implements E1 to E6, V4 and V6 of docs/backfill.md. A reservation is planned on nodes only when a job asks for it.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from slurm_rl.backfill.starting import begin, copy_pool, meet, meet_slots, next_fitting, spent, try_start
+from slurm_rl.backfill.starting import (
+    begin,
+    close_reservation,
+    copy_pool,
+    is_closed,
+    meet,
+    meet_slots,
+    next_fitting,
+    open_view,
+    place_beside,
+    spent,
+    try_start,
+)
 from slurm_rl.kernel import tables as t
-from slurm_rl.kernel.arrays import BOTH, CPU, EXTRA, GIVE, GPU, MEM, NEVER, NOW, OTHER, Record
-from slurm_rl.kernel.jit import inlined, kernel
+from slurm_rl.kernel.arrays import BOTH, CPU, EXTRA, GIVE, GPU, MEM, NEVER, NOW, OTHER, SCRATCH, Record
+from slurm_rl.kernel.jit import inlined, inner, kernel
+from slurm_rl.kernel.reserved import ENDS, leave_open
 from slurm_rl.place.capacity import fits_totals
 from slurm_rl.place.catalogue import ROUND_ROBIN
 from slurm_rl.place.kernels import apply, call_place, deferred, place_job, take
@@ -36,11 +49,12 @@ def easy_pass(
         pools.shadow[pool] = -1
         while i < last:
             j = order[i]
-            if not deferred(w, j):
-                if not try_start(w, j, now, stamp):
+            if not deferred(w, j) and not is_closed(w, j, stamp):
+                if try_start(w, j, now, stamp):
+                    started[count] = j
+                    count += 1
+                elif not close_reservation(w, j, stamp):
                     break
-                started[count] = j
-                count += 1
             i += 1
         # Without room for anyone behind the head, its reservation need not be planned.
         head = i
@@ -94,6 +108,9 @@ def foresee(w: Record, pool: int, head: int) -> None:
     running = t.running(w)
     pools.head[pool] = head
     pools.extra_known[pool] = 0
+    if w.kept_0 > 0:
+        _reserve_head_beside(w, pool)
+        return
     for c in range(3):
         total[EXTRA, pool, c] = total[NOW, pool, c]
     s = np.int64(jobs.request[head])
@@ -142,6 +159,40 @@ def reserve_head(w: Record, pool: int) -> None:
                 break
 
 
+@inner
+def _reserve_head_beside(w: Record, pool: int) -> None:
+    """V6: likewise beside reservations, of which one may also have to end before the head fits."""
+    copy_pool(w, pool, NOW, EXTRA)
+    pools, jobs, live, running, kept = t.pools(w), t.jobs(w), t.live(w), t.running(w), t.kept(w)
+    head = pools.head[pool]
+    s = np.int64(jobs.request[head])
+    i = pools.first_job[pool]
+    last = i + pools.running[pool]
+    pools.shadow[pool] = NEVER
+    pools.extra_known[pool] = 1
+    pools.both_known[pool] = 0
+    instant = w.clock
+    while True:
+        following = live.expected_end[running[i]] if i < last else NEVER
+        for r in range(len(kept)):
+            if instant < kept[r, ENDS] < following:
+                following = kept[r, ENDS]
+        if following == NEVER:
+            return
+        instant = following
+        while i < last and live.expected_end[running[i]] <= instant:
+            j = running[i]
+            apply(w, np.int64(jobs.request[j]), EXTRA, live.held[j], GIVE)
+            i += 1
+        leave_open(w, head, instant)
+        open_view(w, pool, EXTRA)
+        count = call_place(w, s, SCRATCH)
+        if count > 0:
+            take(w, s, EXTRA, count)
+            pools.shadow[pool] = instant
+            return
+
+
 @inlined
 def try_backfill(w: Record, pool: int, j: int, now: int, stamp: int) -> bool:
     """E3: starts a job behind the reserved head if it ends by the shadow time or stays within the extra."""
@@ -168,18 +219,21 @@ def try_backfill(w: Record, pool: int, j: int, now: int, stamp: int) -> bool:
     if end > pools.shadow[pool] and not fits_totals(w, s, EXTRA):
         requests.misfit_both[s] = stamp
         return False
+    beside = w.kept_0 > 0 and leave_open(w, j, now)
     if end <= pools.shadow[pool]:
-        count = place_job(w, j, s, NOW)
+        count = place_beside(w, j, s, NOW) if beside else place_job(w, j, s, NOW)
         if count == 0:
-            requests.misfit[s] = stamp
+            if not beside:
+                requests.misfit[s] = stamp
             return False
     else:
         if not pools.both_known[pool]:
             meet(w, pool, NOW, EXTRA, BOTH)
             pools.both_known[pool] = 1
-        count = place_job(w, j, s, BOTH)
+        count = place_beside(w, j, s, BOTH) if beside else place_job(w, j, s, BOTH)
         if count == 0:
-            requests.misfit_both[s] = stamp
+            if not beside:
+                requests.misfit_both[s] = stamp
             return False
         take(w, s, EXTRA, count)
     begin(w, j, now, count)

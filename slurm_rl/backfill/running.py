@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from slurm_rl.backfill.bitmaps import ALLOWED, LEAVING, has
-from slurm_rl.backfill.starting import copy_pool
+from slurm_rl.backfill.starting import copy_pool, mask_view
 from slurm_rl.kernel import tables as t
-from slurm_rl.kernel.arrays import CPU, EXTRA, GIVE, GPU, MEM, NOW, PARTS, SCRATCH, Record
+from slurm_rl.kernel.arrays import CPU, EXTRA, GIVE, GPU, MEM, NOW, SCRATCH, Record
 from slurm_rl.kernel.bits import count_bits, lowest_bit
 from slurm_rl.kernel.jit import inlined, inner
 from slurm_rl.place.capacity import node_room
@@ -226,14 +226,7 @@ def _list_room(w: Record, slot: int, low: int, high: int, mark: int) -> int:
 @inner
 def masked(w: Record, pool: int, source: int, target: int) -> None:
     """Copies a view of a pool, with nothing on the nodes outside of ALLOWED."""
-    copy_pool(w, pool, source, target)
-    free, used, bits = t.free(w), t.used(w), t.bitmaps(w)
-    for n in range(t.pools(w).first_node[pool], t.pools(w).last_node[pool]):
-        if not has(bits, ALLOWED, n):
-            for c in range(free.shape[2]):
-                free[target, n, c] = 0
-            for k in range(used.shape[2]):
-                used[target, n, k] = max(used[target, n, k], t.devices(w)[t.nodes(w).klass[n], k, PARTS])
+    mask_view(w, pool, source, target, t.bitmaps(w), ALLOWED)
 
 
 @inlined

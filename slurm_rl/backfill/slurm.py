@@ -7,15 +7,19 @@ job could start now, and a job like one that found no place is not planned again
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from slurm_rl.backfill.bitmaps import ALLOWED, CHOSEN, all_free, free_between, overlaps, reserve
 from slurm_rl.backfill.running import masked, may_run, note_started, will_run
+from slurm_rl.backfill.slurm_reserved import look_at_reservations, main_pass_beside
 from slurm_rl.backfill.starting import begin, try_start
 from slurm_rl.kernel import tables as t
 from slurm_rl.kernel.arrays import EXTRA, NOW, Array, Record
 from slurm_rl.kernel.jit import inlined, inner, kernel
-from slurm_rl.kernel.quotas import AMOUNTS, JOBS, LICENSES, held_back
+from slurm_rl.kernel.quotas import AMOUNTS, JOBS, LICENSES, RESERVED, held_back
+from slurm_rl.kernel.reserved import own_reservation
 from slurm_rl.place.kernels import call_place, deferred
 
 _NOTHING, _STARTED, _RESERVED = range(3)  # what a cycle did for a job
@@ -31,6 +35,8 @@ def main_pass(
         end = min(last, first + w.main_depth)
     else:
         t.pools(w).last_full[pool] = now
+    if w.kept_0 > 0:
+        return main_pass_beside(w, now, pool, order, first, last, end - first, stamp, started)
     alone = t.pools(w).parts[pool] == 1
     reach, bits = t.reach(w), t.bitmaps(w)
     words = bits.shape[1]
@@ -84,7 +90,7 @@ def slurm_cycle(
 ) -> int:
     """One cycle of sched/backfill over order[first:last] (S3 to S8); the number of started jobs."""
     jobs, requests = t.jobs(w), t.requests(w)
-    if w.quotas_0 == 0:
+    if w.quotas_0 + w.kept_0 == 0:
         last = min(last, first + w.bf_depth)
     # Reservations matter only to a later job that could start now: without one, the cycle would change nothing.
     final = -1
@@ -110,7 +116,7 @@ def slurm_cycle(
         j = order[i]
         i += 1
         held = held_back(w, j)
-        if held == JOBS:
+        if held in (JOBS, RESERVED):
             continue
         if _over_limits(w, j):
             tested += 1
@@ -125,7 +131,9 @@ def slurm_cycle(
             continue
         s = np.int64(jobs.request[j])
         limit = jobs.limit[j]
-        if requests.vain_stamp[s] == stamp and requests.vain_limit[s] == limit and requests.vain_plan[s] == plans:
+        plain = own_reservation(w, j) < 0
+        vain = requests.vain_stamp[s] == stamp and requests.vain_limit[s] == limit and requests.vain_plan[s] == plans
+        if vain and plain:
             continue
         done, count = _plan(w, now, pool, j, s, count, horizon, stamp)
         if done == _STARTED:
@@ -135,9 +143,11 @@ def slurm_cycle(
             if w.bf_starts > 0 and starts >= w.bf_starts:
                 break
             continue
-        _note_late(w, s, limit, stamp)
+        if plain:
+            _note_late(w, s, limit, stamp)
         if done == _NOTHING:
-            requests.vain_stamp[s], requests.vain_limit[s], requests.vain_plan[s] = stamp, limit, plans
+            if plain:
+                requests.vain_stamp[s], requests.vain_limit[s], requests.vain_plan[s] = stamp, limit, plans
             continue
         plans += 1
         while final >= i and not _could_start(w, now, pool, order[final], count, horizon, stamp):
@@ -173,12 +183,21 @@ def _could_start(w: Record, now: int, pool: int, j: int, count: int, horizon: in
     requests = t.requests(w)
     s = np.int64(t.jobs(w).request[j])
     limit = t.jobs(w).limit[j]
-    if requests.misfit[s] == stamp or (requests.late_stamp[s] == stamp and limit >= requests.late_limit[s]):
+    plain = own_reservation(w, j) < 0
+    late = requests.late_stamp[s] == stamp and limit >= requests.late_limit[s]
+    if requests.misfit[s] == stamp or (late and plain):
         return False
-    free_between(w, count, s, now, now + limit, horizon)
+    base = s
+    if w.kept_0 > 0:
+        at, _ = look_at_reservations(w, j, s, now, horizon)
+        if at != now:
+            return False
+        base = t.usable(w).shape[0] - 1
+    free_between(w, count, base, now, now + limit, horizon)
     if may_run(w, s, pool, stamp):
         return True
-    _note_late(w, s, limit, stamp)
+    if plain:
+        _note_late(w, s, limit, stamp)
     return False
 
 
@@ -187,9 +206,18 @@ def _plan(w: Record, now: int, pool: int, j: int, s: int, count: int, horizon: i
     """Starts a job, or reserves nodes for it (S7): which of them, and the number of sets over time."""
     limit, resolution = t.jobs(w).limit[j], w.bf_resolution
     later = now
+    base: Any = s
+    again: Any = np.int64(0)
     while True:
         begins = later
-        later = free_between(w, count, s, begins, begins + limit, horizon)
+        if w.kept_0 > 0:
+            begins, again = look_at_reservations(w, j, s, begins, horizon)
+            if begins < 0:
+                return _NOTHING, count
+            base = t.usable(w).shape[0] - 1
+        later = free_between(w, count, base, begins, begins + limit, horizon)
+        if again > 0 and (later == 0 or again < later):
+            later = again
         found, entries = will_run(w, now, pool, j, s, later, stamp)
         if entries == 0:
             if later == 0:

@@ -44,6 +44,7 @@ class SlurmSettings:
     # How jobs end
     kill_wait: int = 30
     over_time_limit: int = 0  # minutes in slurm.conf
+    resv_over_run: int = 0  # minutes in slurm.conf
     limit_check: int = 0  # 0: a job ends at its limit; a real slurmctld looks every 30 s
     start_overhead: int = 0  # not Slurm's: seconds by which each run is longer than asked
     clean_up: int = 0  # not Slurm's: seconds from a job's end until its nodes are free
@@ -89,6 +90,7 @@ class SlurmSettings:
             "main_interval": self.sched_interval,
             "limit_check": self.limit_check,
             "over_limit": self.over_time_limit,
+            "over_reservation": self.resv_over_run,
             "start_overhead": self.start_overhead,
             "clean_up": self.clean_up,
             "least_loaded": self.least_loaded,
@@ -158,6 +160,7 @@ _PARAMETERS: dict[str, tuple[str, Read]] = {
 _KEYS: dict[str, tuple[str, Read]] = {
     "KillWait": ("kill_wait", _seconds),
     "OverTimeLimit": ("over_time_limit", _minutes),
+    "ResvOverRun": ("resv_over_run", _minutes),
     "PriorityType": ("priority_type", str),
     "PriorityMaxAge": ("priority_max_age", _duration),
     "PriorityDecayHalfLife": ("priority_decay_half_life", _duration),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_rl.kernel import tables as t
-from slurm_rl.kernel.arrays import CPU, GIVE, GPU, MEM, NOW, OTHER, PARTS, Record
+from slurm_rl.kernel.arrays import CPU, GIVE, GPU, MEM, NOW, OTHER, PARTS, SCRATCH, Array, Record
 from slurm_rl.kernel.jit import inlined, inner
 from slurm_rl.kernel.quotas import count_run
+from slurm_rl.kernel.reserved import CLOSED, leave_open, own_reservation
 from slurm_rl.place.capacity import fits_totals
 from slurm_rl.place.catalogue import ROUND_ROBIN
 from slurm_rl.place.kernels import place_job, record, take
@@ -132,12 +133,58 @@ def try_start(w: Record, j: int, now: int, stamp: int) -> bool:
     s = np.int64(t.jobs(w).request[j])
     if t.requests(w).misfit[s] == stamp:
         return False
-    count = place_job(w, j, s, NOW)
+    beside = w.kept_0 > 0 and leave_open(w, j, now)
+    count = place_beside(w, j, s, NOW) if beside else place_job(w, j, s, NOW)
     if count == 0:
-        t.requests(w).misfit[s] = stamp
+        if not beside:
+            t.requests(w).misfit[s] = stamp
         return False
     begin(w, j, now, count)
     return True
+
+
+@inlined
+def close_reservation(w: Record, j: int, stamp: int) -> bool:
+    """V4: whether a job that found no room holds up only those of its own reservation; they are closed to this pass."""
+    own = own_reservation(w, j)
+    if own < 0:
+        return False
+    t.kept(w)[own, CLOSED] = stamp
+    return True
+
+
+@inlined
+def is_closed(w: Record, j: int, stamp: int) -> bool:
+    """V4: whether a job of the same reservation found no room in this pass."""
+    own = own_reservation(w, j)
+    return bool(own >= 0 and t.kept(w)[own, CLOSED] == stamp)
+
+
+@inlined
+def mask_view(w: Record, pool: int, source: int, target: int, bits: Array, row: int) -> None:
+    """Copies a view of a pool, with nothing on the nodes outside of a set."""
+    if source != target:
+        copy_pool(w, pool, source, target)
+    free, used = t.free(w), t.used(w)
+    for n in range(t.pools(w).first_node[pool], t.pools(w).last_node[pool]):
+        if (bits[row, n >> 6] >> (n & 63)) & 1 == 0:
+            for c in range(free.shape[2]):
+                free[target, n, c] = 0
+            for k in range(used.shape[2]):
+                used[target, n, k] = max(used[target, n, k], t.devices(w)[t.nodes(w).klass[n], k, PARTS])
+
+
+@inner
+def open_view(w: Record, pool: int, source: int) -> None:
+    """A view as SCRATCH, with nothing on the nodes that `leave_open` did not leave."""
+    mask_view(w, pool, source, SCRATCH, t.open_bits(w), 0)
+
+
+@inner
+def place_beside(w: Record, j: int, s: int, view: int) -> int:
+    """Places a job on the nodes that `leave_open` left to it."""
+    open_view(w, t.requests(w).pool[s], view)
+    return int(place_job(w, j, s, SCRATCH))
 
 
 @inlined

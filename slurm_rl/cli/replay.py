@@ -17,6 +17,7 @@ from slurm_rl.policy.catalogue import POLICIES
 
 if TYPE_CHECKING:
     from slurm_rl.backfill.slurm_settings import SlurmSettings
+    from slurm_rl.domain.cluster import Cluster
 
 _HELP = """Replay a trace under several policies and compare them.
 
@@ -118,6 +119,9 @@ def replay(
     ] = None,
     limits: Annotated[
         Path | None, typer.Option(help="TOML or JSON: limits of QOS, accounts, users; licences (docs/limits.md).")
+    ] = None,
+    reservations: Annotated[
+        Path | None, typer.Option(help="TOML or JSON: nodes that are reserved for a time (docs/limits.md).")
     ] = None,
     speeds: Annotated[
         str | None,
@@ -229,6 +233,10 @@ def replay(
             raise InputError(
                 "not with --backend slurm", field="--limits", remedy="set them with sacctmgr on that Slurm"
             )
+        if reservations is not None:
+            raise InputError(
+                "not with --backend slurm", field="--reservations", remedy="make them with scontrol on that Slurm"
+            )
         from slurm_rl.cli.replay_slurm import Asked, replay_real
 
         asked = Asked(
@@ -258,7 +266,15 @@ def replay(
         where = with_topology(where, read_topology(topology), str(topology))
     compile_ahead(contenders, placement, 1.0 if influence is None else influence)
     bounds, period = _limits(limits), window_of(jobs, window)
-    prepared = prepare(jobs, where, window=period, seed=seed, speeds=_speed_matrix(speeds), limits=bounds)
+    prepared = prepare(
+        jobs,
+        where,
+        window=period,
+        seed=seed,
+        speeds=_speed_matrix(speeds),
+        limits=bounds,
+        reservations=_reservations(reservations, where),
+    )
     with progress(as_json) as on_progress:
         runs = run_replay(
             prepared,
@@ -304,6 +320,14 @@ def _limits(path: Path | None) -> Any:
     from slurm_rl.domain.limits import read_limits
 
     return read_limits(path)
+
+
+def _reservations(path: Path | None, cluster: Cluster) -> Any:
+    if path is None:
+        return ()
+    from slurm_rl.domain.reservations import read_reservations
+
+    return read_reservations(path, cluster.nodes)
 
 
 def _events(path: Path | None) -> Any:

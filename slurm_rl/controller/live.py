@@ -25,6 +25,7 @@ from slurm_rl.controller.explain.place_in_queue import UNITS, Ordered
 from slurm_rl.controller.explain.start_forecast import foretell
 from slurm_rl.controller.explain.when import Wish, when
 from slurm_rl.controller.live_policy import LivePolicy, guardrails_of
+from slurm_rl.controller.live_reservations import reservations_in_the_way
 from slurm_rl.controller.slurm_snapshot import LiveQueue, observe
 from slurm_rl.controller.tick import Controller
 from slurm_rl.domain.snapshot import Plan
@@ -183,7 +184,9 @@ class ControllerLive:
         record = view.record(job_id) if view is not None else None
         if view is None or record is None:
             return {}
-        return {"ahead": view.ahead(job_id), "limits": self.controller.limits_seen.of(record, to_user=to_user)}
+        limits = self.controller.limits_seen.of(record, to_user=to_user)
+        limits += reservations_in_the_way(view.view.state, record, to_user=to_user)
+        return {"ahead": view.ahead(job_id), "limits": limits}
 
     def _ordered(self, job_id: int) -> Ordered | None:
         """The last tick's order, made ready once for all who ask about its jobs."""

@@ -13,6 +13,7 @@ from slurm_rl.controller.estimates import Described, Finished, KnownRunTimes, Ru
 from slurm_rl.controller.job_rows import FOREVER, JobRows, Surroundings, why_left_alone
 from slurm_rl.controller.live_gres import Wanted, fill_devices, gres_of
 from slurm_rl.controller.live_limits import quota_tables
+from slurm_rl.controller.live_reservations import kept_tables, nodes_to_come
 from slurm_rl.controller.scores import multifactor_all
 from slurm_rl.domain.cluster import Cluster, NodeWatts, default_watts, node_classes
 from slurm_rl.domain.optout import LeaveAlone
@@ -130,6 +131,8 @@ def observe(
     if len(set(tier[pending].tolist())) > 1:
         world["tiers"] = tier
     pool = workload.requests["pool"][workload.jobs["request"]] if jobs else np.zeros(0, dtype=np.int64)
+    for name, table in kept_tables(state, workload, members, len(jobs)).items():
+        world[name] = table
     kept_back = frozenset(np.flatnonzero(mine["kept"]).tolist())
     beyond: Mapping[int, str] = {}
     if limits is not None:
@@ -196,7 +199,7 @@ def _cluster(
 ) -> tuple[Cluster, list[SlurmNode]]:
     """The nodes as classes of equals, and the nodes in the order in which the classes number them."""
     found = node_classes(
-        state.nodes,
+        nodes_to_come(state),
         speed=speeds.speed,
         watts=watts,
         gres=gres_of,

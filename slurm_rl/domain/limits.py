@@ -5,14 +5,13 @@ The names are sacctmgr's. A limits file is TOML or JSON; one clear error names w
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from slurm_rl.domain.durations import seconds_of
+from slurm_rl.domain.tablefile import read_table
 from slurm_rl.domain.tres import tres_counts
 from slurm_rl.errors import InputError, unknown_name
 
@@ -142,18 +141,7 @@ _REMEDY = "docs/limits.md has an example"
 
 def read_limits(path: Path) -> Limits:
     """The limits file at `path`, TOML or JSON."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        found = json.loads(text) if path.suffix.lower() == ".json" else tomllib.loads(text)
-    except OSError as error:
-        raise InputError(error.strerror or "cannot be read", file=str(path), remedy=_REMEDY) from None
-    except (UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
-        kind = "JSON" if path.suffix.lower() == ".json" else "TOML"
-        raise InputError(f"not readable as {kind}: {error}", file=str(path), remedy=_REMEDY) from None
-    try:
-        return limits_from(found)
-    except InputError as error:
-        raise InputError(error.message, file=str(path), field=error.field, remedy=error.remedy or _REMEDY) from None
+    return read_table(path, _REMEDY, limits_from)
 
 
 def limits_from(value: Any) -> Limits:

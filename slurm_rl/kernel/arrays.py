@@ -253,6 +253,7 @@ SCALARS = [
     ("least_loaded", "i8"),  # 1: CR_LLN
     ("limit_check", "i8"),  # seconds between looks for jobs over their limit; 0: a job ends at its limit
     ("over_limit", "i8"),  # seconds beyond its limit that a job may run (OverTimeLimit)
+    ("over_reservation", "i8"),  # … and beyond the end of its reservation (ResvOverRun)
     ("start_overhead", "i8"),  # seconds of start-up and clean-up by which each run is longer
     ("clean_up", "i8"),  # seconds from a job's end until its nodes are free
     ("counted", "i8"),  # 1: a node is CPUs, MB and GPUs that are alike, and a request has one set of nodes

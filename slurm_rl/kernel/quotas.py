@@ -16,12 +16,14 @@ from slurm_rl.domain.limits import Bounds, Limits
 from slurm_rl.kernel import tables as t
 from slurm_rl.kernel.arrays import GIVE, Array, Record
 from slurm_rl.kernel.jit import inlined, inner
+from slurm_rl.kernel.reserved import lasts
 
 MOST, USED = range(2)  # columns of `quotas`
 QUOTA, AMOUNT, KIND = range(3)  # columns of `bounds`
 # What a bound bounds: the number of running jobs, licences, amounts of TRES, or the number of jobs that wait or run.
 # The last two only count, jobs that run or jobs that are submitted: a QOS has a limit of that kind, which goes before.
 JOBS, LICENSES, AMOUNTS, SUBMITTED, COUNTS, ENTERED = range(1, 7)
+RESERVED = 7  # no bound, but what else holds a job back: its reservation has not begun, or is over
 PARTS = 1000  # amounts are in thousandths: shares of GPUs count, too
 
 Row = tuple[int, int, int]  # quota, amount, kind
@@ -242,14 +244,18 @@ def linked_pools(world: t.World, pools: Array, there: Array) -> Array:
 
 @inlined
 def held_back(w: Record, j: int) -> int:
-    """L1: the kind of the first limit that keeps a job from starting now; 0: none does."""
-    if w.quotas_0 == 0:
+    """L1: the kind of the first limit that keeps a job from starting now, or RESERVED (V2); 0: none does."""
+    if w.quotas_0 == 0 and w.kept_0 == 0:
         return 0
     return int(_over(w, j))
 
 
 @inner
 def _over(w: Record, j: int) -> int:
+    if w.kept_0 > 0 and not lasts(w, j, w.clock):
+        return RESERVED
+    if w.quotas_0 == 0:
+        return 0
     bounds, quotas = t.bounds(w), t.quotas(w)
     c = t.bound_of(w)[j]
     for at in range(t.bound_ptr(w)[c], t.bound_ptr(w)[c + 1]):

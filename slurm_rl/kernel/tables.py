@@ -120,6 +120,10 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "bounds": (INT, 2),  # [rows, 3] a quota, an amount, what it bounds: lists that jobs share
     "bound_ptr": (INT, 1),  # [lists + 1] into bounds
     "bound_of": (INT, 1),  # [jobs] the list of each job
+    "kept": (INT, 2),  # [rows, columns of reserved.py] reservations of nodes, from when to when; empty: none
+    "kept_bits": (INT, 2),  # [rows, words] bits of their nodes
+    "kept_for": (INT, 1),  # [jobs] 1 + the reservation that a job is for; 0: none
+    "open_bits": (INT, 2),  # [1, words], scratch: nodes that reservations leave to a job
     "mix": (MIX, 1),  # requests that free GPUs should be of use to; placer `mip`
     "latency": (INT, 1),  # cycles per scheduling pass, in buckets
 }
@@ -127,7 +131,7 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
 # Tables that a kernel may find empty: it asks for their length, or for another table that says so, before it reads.
 MAY_BE_EMPTY = frozenset(
     "runs run_count kind_node class_list used demand node_sets rows work order events log log_gpus log_more tape turns "
-    "points hint_of hint tiers quotas bounds bound_ptr bound_of mix choices".split()
+    "points hint_of hint tiers quotas bounds bound_ptr bound_of kept kept_bits kept_for open_bits mix choices".split()
 )
 
 # Slots for kernels that others call by their address (see links.py).
@@ -375,5 +379,9 @@ quotas = _table("quotas")
 bounds = _table("bounds")
 bound_ptr = _table("bound_ptr")
 bound_of = _table("bound_of")
+kept = _table("kept")
+kept_bits = _table("kept_bits")
+kept_for = _table("kept_for")
+open_bits = _table("open_bits")
 mix = _table("mix")
 latency = _table("latency")

@@ -102,8 +102,8 @@ def place_job(w: Record, j: int, s: int, view: int) -> int:
 
 @inlined
 def deferred(w: Record, j: int) -> bool:
-    """Whether the plan, or an agent, defers a job although it may fit, or a limit holds it back (L1)."""
-    return (w.hint_of_0 > 0 and t.hint_of(w)[j] < 0) or (w.quotas_0 > 0 and held_back(w, j) > 0)
+    """Whether the plan, or an agent, defers a job although it may fit, or something holds it back (L1, V2)."""
+    return (w.hint_of_0 > 0 and t.hint_of(w)[j] < 0) or held_back(w, j) > 0
 
 
 @inlined

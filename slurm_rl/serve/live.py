@@ -65,7 +65,7 @@ class Live(Protocol):
         ...
 
     def around(self, job_id: int, *, to_user: bool = False) -> dict[str, Any]:
-        """Who is `ahead` of a pending job, by kind, and the `limits` that hold it back, with their numbers.
+        """Who is `ahead` of a pending job, by kind, and the `limits` and reservations that hold it back.
 
         A user does not see the numbers of others where Slurm's PrivateData hides them.
         """

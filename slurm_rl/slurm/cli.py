@@ -82,7 +82,10 @@ class CliClient:
         config = self.config()
         release = parse_release(config["SLURM_VERSION"])
         traits = release.traits
-        asked: dict[str, Sequence[str]] = {"partitions": ("scontrol", "-o", "-a", "show", "partition")}
+        asked: dict[str, Sequence[str]] = {
+            "partitions": ("scontrol", "-o", "-a", "show", "partition"),
+            "reservations": ("scontrol", "-o", "show", "reservation"),
+        }
         if release.known:
             asked["nodes"] = ("scontrol", "-o", "-d", "show", "node")
             asked["squeue"] = squeue.command(traits, mark, plain=plain)
@@ -130,6 +133,7 @@ class CliClient:
             fairshare=scontrol.fairshare(said.get("sshare", "")),
             config=config,
             topology=blocks_of(said.get("topology", "")),
+            reservations=scontrol.reservations(said["reservations"], {n.name: n.cpus for n in nodes}),
         )
 
     def _asks(self, waiting: frozenset[int]) -> dict[int, squeue_more.Asks]:

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
+from slurm_rl.domain.reservations import Reservation
 from slurm_rl.slurm.release import Release
 
 UNTYPED = ""  # the type of a GPU that was asked for without naming one
@@ -196,6 +197,7 @@ class SlurmState(msgspec.Struct, frozen=True, kw_only=True):
     fairshare: Mapping[tuple[str, str], float]  # (account, user) -> 0…1; empty without accounting
     config: Mapping[str, str]
     topology: Mapping[str, str] = msgspec.field(default_factory=dict)  # node -> its block or leaf switch
+    reservations: tuple[Reservation, ...] = ()  # of whole nodes
 
 
 class JobUpdate(msgspec.Struct, frozen=True, kw_only=True):

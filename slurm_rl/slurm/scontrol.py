@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from slurm_rl.domain.reservations import Reservation
+from slurm_rl.domain.tres import tres_counts
 from slurm_rl.errors import SlurmError
 from slurm_rl.slurm.command import key_values
 from slurm_rl.slurm.gres import node_counts, reports_parts, shared_parts
@@ -84,6 +86,34 @@ def partitions(output: str) -> list[SlurmPartition]:
         for v in map(key_values, output.splitlines())
         if "PartitionName" in v
     ]
+
+
+def reservations(output: str, cpus: Mapping[str, int]) -> tuple[Reservation, ...]:
+    """Reservations of whole nodes from `scontrol -o show reservation`; those of some cores or of licences are left out.
+
+    `cpus` of each node tell whole nodes from parts of them.
+    """
+    found = []
+    for line in output.splitlines():
+        v = key_values(line)
+        start, end = v.get("StartTime", ""), v.get("EndTime", "")
+        nodes = expand_hosts(v.get("Nodes", ""))
+        if not v.get("ReservationName") or not nodes or not (start + end).isdecimal():
+            continue
+        if tres_counts(v.get("TRES", "")).get("cpu", 0) < sum(cpus.get(name, 0) for name in nodes):
+            continue
+        found.append(
+            Reservation(
+                v["ReservationName"],
+                int(start),
+                int(end),
+                nodes,
+                _words(v.get("Users", "")),
+                _words(v.get("Accounts", "")),
+                frozenset(_words(v.get("Flags", ""))),
+            )
+        )
+    return tuple(found)
 
 
 def config(output: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from slurm_rl.traces.trace import COLUMN_FIELDS, Labels, Note, Trace
 
-READER_VERSION = 9  # raise it whenever a reader gives another trace for the same bytes
+READER_VERSION = 10  # raise it whenever a reader gives another trace for the same bytes
 MAX_BYTES = 2 << 30
 MAX_FILES = 2000
 _MAGIC = b"slurm-rl-trace\n\x00"

@@ -18,7 +18,7 @@ NATIVE_COLUMNS = (
 ).split(",")
 OPTIONAL_COLUMNS = ("qos", "priority", "deadline", "name")
 # What jobs ask for besides, as sbatch has it: GRES of each node, features, wishes, whole nodes (yes), licences …
-ASKED_COLUMNS = ("gres", "constraint", "prefer", "exclusive", "switches", "segment", "licenses")
+ASKED_COLUMNS = ("gres", "constraint", "prefer", "exclusive", "switches", "segment", "licenses", "reservation")
 # What tells jobs of one kind besides their name (domain/keys.py), as hashes or in clear.
 KEY_COLUMNS = tuple(key.name for key in KEYS)
 # What node agents measured: GPUs used of those held, percent of their time, GB on one GPU, GPU-minutes idle, kWh.

@@ -217,6 +217,8 @@ class _Printed(Commands):
                 return ""
             case ("sdiag",):
                 return _SDIAG.format(pending=len(site.waiting), running=len(site.running))
+            case ("scontrol", "-o", "show", "reservation"):
+                return "No reservations in the system\n"
             case ("scontrol", "-o", "-a", "show", "partition"):
                 more = f"Nodes=n[1-{site.nodes}] PriorityJobFactor=1 PriorityTier=1 State=UP"
                 return f"PartitionName=batch Default=YES DefaultTime=01:00:00 MaxTime=7-00:00:00 {more}\n"

@@ -11,20 +11,10 @@ from dataclasses import dataclass, field
 from reference.blocks import insists
 from reference.model import Ask, Placement, View, partitions_of
 from reference.place import least_loaded, with_gpus
+from reference.reserved import masked
 from reference.simulator import NEVER, Live, Reference
 
 FIRST_BATCH = 30  # seconds of the first batch of ends in select/cons_tres; each further batch is twice as wide
-
-
-def masked(view: View, allowed: set[int]) -> View:
-    """A view with nothing on the nodes outside of `allowed`."""
-    left = view.copy()
-    for n in set(range(len(view.cpu))) - allowed:
-        left.cpu[n] = left.mem[n] = left.gpus[n] = 0
-        left.others[n] = dict.fromkeys(left.others[n], 0)
-        if left.used is not None:
-            left.used[n] = [card.parts for card in left.nodes[n].cards]
-    return left
 
 
 @dataclass
@@ -83,6 +73,7 @@ class SlurmReference(Reference):
     least_loaded: bool = False
     limit_check: int = 0
     over_time_limit: int = 0
+    resv_over_run: int = 0
     start_overhead: int = 0
     clean_up: int = 0
     last_cycle: int = field(default=-NEVER, init=False)
@@ -105,6 +96,9 @@ class SlurmReference(Reference):
     def _granted(self, job: Live) -> int:
         """The limit, or the next look of slurmctld's beyond it."""
         limit = job.limit + self.over_time_limit
+        end = self.reserved.end_of(job)
+        if end is not None:
+            limit = min(limit, end + self.resv_over_run - job.start)
         if not self.limit_check:
             return limit
         return -(-(job.start + limit) // self.limit_check) * self.limit_check - job.start
@@ -150,23 +144,34 @@ class SlurmReference(Reference):
         order = self._ordered(pool)
         if not order:
             return
+        order = [j for j in order if self._why_held(j) != "reserved"]
         if self.now - self.last_full.get(pool, -NEVER) < self.sched_interval:
             order = order[: self.default_queue_depth]
         else:
             self.last_full[pool] = self.now
         closed: set[int] = set()
+        full: set[str] = set()  # reservations with a job that did not fit
         for job in order:
-            if self._why_held(job):
+            mine, own = self._nodes_of_partition(job), self.reserved.own(job)
+            if self._why_held(job) or mine <= closed or (own is not None and own.name in full):
                 continue
-            mine = self._nodes_of_partition(job)
-            if mine <= closed:
-                continue
-            view = self.free if mine.isdisjoint(closed) else masked(self.free, mine - closed)
-            placement = self._place(view, job.ask)
-            if placement is None:
-                closed |= mine
-            else:
+            left = self.reserved.open(job, self.now, mine - closed)
+            placement = self._place(masked(self.free, left), job.ask)
+            if placement is not None:
                 self._start(job, placement)
+            elif own is not None:
+                full.add(own.name)
+            elif not self._beside(job, pool) or self._could_if_empty(job.ask, left):
+                closed |= mine
+
+    def _beside(self, job: Live, pool: int) -> bool:
+        """Whether a reservation keeps any node of the pool from the job."""
+        inside = set(self._nodes_of_pool(pool))
+        return any(self.reserved.nodes[r.name] & inside for r in self.reserved.keeping(job, self.now))
+
+    def _could_if_empty(self, ask: Ask, nodes: set[int]) -> bool:
+        """V7: whether nodes that are up could hold a job if nothing ran there."""
+        return self._place(masked(View.empty(self.nodes, self.told_apart), nodes - self.down), ask) is not None
 
     def _cycle(self, pool: int) -> None:
         """S3: the first jobs in order, each started or given a reservation."""
@@ -178,7 +183,7 @@ class SlurmReference(Reference):
         for job in self._ordered(pool):
             # L3: a limit on jobs is looked at first, licences next, amounts when cons_tres has been asked.
             held = self._why_held(job)
-            if held == "jobs":
+            if held in ("jobs", "reserved"):
                 continue
             user, part = f"user {job.row.user}", f"partition {partitions_of(self.cluster, job.row)[0]}"
             over = any(most and tested.get(who, 0) >= most for who, most in self._most(user, part))
@@ -209,8 +214,14 @@ class SlurmReference(Reference):
         }
         later = self.now
         while True:
-            begin = later
-            allowed, later = table.free(usable, begin, begin + job.limit)
+            looked = self._look_at_reservations(job, later, table.records[-1][1])
+            if looked is None:
+                return
+            begin, again = looked
+            left = self.reserved.open(job, begin, usable)
+            allowed, later = table.free(left, begin, begin + job.limit)
+            if again and (not later or again < later):
+                later = again
             found = self._will_run(job.ask, allowed, pool)
             if found is None:
                 if later:
@@ -233,6 +244,29 @@ class SlurmReference(Reference):
             down = max(down, table.records[0][0])
             table.reserve(used, down, max(up, down + self.bf_resolution))
             return
+
+    def _look_at_reservations(self, job: Live, at: int, window: int) -> tuple[int, int] | None:
+        """V8, job_test_resv: when a job that is tried at a time would be, and when to look again, or 0; None: never."""
+        own = self.reserved.own(job)
+        mine = self._nodes_of_partition(job)
+        if own is not None:
+            mine = set(range(len(self.nodes))) if "FLEX" in own.flags else self.reserved.nodes[own.name]
+        overlap = False
+        for _ in range(11):
+            for r in self.reserved.keeping(job, at):
+                if own is None and mine <= self.reserved.nodes[r.name] and ("MAINT" in r.flags or r.every_node):
+                    at = r.end
+                    break
+                overlap = overlap or bool(mine & self.reserved.nodes[r.name])
+            else:
+                break
+        else:
+            return None
+        if not self.reserved.lasts(job, at):
+            return None
+        ends = [r.end for r in self.reserved.all if r.end >= at]
+        again = -(-min(ends) // self.bf_resolution) * self.bf_resolution + 1 if overlap and ends else 0
+        return at, again if again < window else 0
 
     def _will_run(self, ask: Ask, allowed: set[int], pool: int) -> tuple[int, Placement] | None:
         """S4: when and where a job could start if running jobs use up their limits, on the allowed nodes.

@@ -13,9 +13,11 @@ from reference.blocks import by_block, insists
 from reference.limits import HeldBack
 from reference.model import Ask, Node, Placement, View, ask_of, gres_of, nodes_of, partitions_of, pools_of
 from reference.place import consecutive, first_fit, from_cursor, node_by_node, with_gpus
+from reference.reserved import Reserved, masked
 from reference.score import History, Use, fair_tree, score
 from slurm_rl.domain.cluster import Cluster
 from slurm_rl.domain.limits import Limits
+from slurm_rl.domain.reservations import Reservation
 
 NEVER = 2**62
 TierChooser = Callable[[list[Node], View, Ask], list[tuple[int, int]] | None]
@@ -76,6 +78,7 @@ class Reference:
     events: Sequence[Event] = ()
     choose_tier: TierChooser | None = None
     limits: Limits | None = None
+    reservations: Sequence[Reservation] = ()
 
     now: int = 0
     queue: list[Live] = field(default_factory=list)
@@ -92,6 +95,11 @@ class Reference:
         self.jobs: list[Live] = []
         self.rejected: list[Job] = []
         self.held = HeldBack(self.limits or Limits(), self.cluster.partitions)
+        self.reserved = Reserved(self.reservations)
+        self.told_apart = any(0 < r.gpus < 1 for r in rows)
+        self.told_apart |= any(len({c.type for c in n.cards}) > 1 for n in self.nodes)
+        self.told_apart |= any(r.exclusive or set(gres_of(r.gres) or ()) - {"gpu"} for r in rows)
+        self.cursor = {p: min(self._nodes_of_pool(p)) for p in set(self.pool_of_partition.values())}
         # Of one name at several speeds, the one that the cluster file has last for the first time.
         seen = dict.fromkeys((n.cards[0].type, n.cards[0].speed) for n in self.nodes if n.cards)
         seen |= dict.fromkeys((card.type, card.speed) for n in self.nodes for card in n.cards)
@@ -110,19 +118,20 @@ class Reference:
             if self.limits is not None and self.held.never(job):
                 self.rejected.append(row)
                 continue
+            if self.reserved.refuses(row, row.account) or not self._fits_into_its_reservation(job):
+                self.rejected.append(row)
+                continue
             self.jobs.append(job)
-        told_apart = any(0 < r.gpus < 1 for r in rows) or any(len({c.type for c in n.cards}) > 1 for n in self.nodes)
-        told_apart |= any(r.exclusive or set(gres_of(r.gres) or ()) - {"gpu"} for r in rows)
-        self.free = View.empty(self.nodes, told_apart)
+        self.free = View.empty(self.nodes, self.told_apart)
         self.down: set[int] = set()
-        self.cursor = {p: min(self._nodes_of_pool(p)) for p in set(self.pool_of_partition.values())}
         self.history = History()
         self.versions: dict[str, int] = {}
         self._make_users(rows)
         self.tick = NEVER
         self.due: set[int] = set()
         self.todo = list(self.jobs)
-        self.coming = sorted(self.events, key=lambda e: e.time)
+        at = [Event(time, -1, True) for time in self.reserved.boundaries()]
+        self.coming = sorted([*self.events, *at], key=lambda e: e.time)
         self.in_lane: dict[int, Live | None] = {}
         self.begun: dict[int, list[tuple[int, float, bool]]] = {p: [] for p in self.cursor}  # when, work, by the lane
         self.touched: dict[int, bool] = {}  # pool -> whether something was released
@@ -180,7 +189,9 @@ class Reference:
             self._enqueue(job)
 
     def _why_held(self, job: Live) -> str:
-        """What limit keeps a job from starting now; "" if none does."""
+        """What limit, or reservation, keeps a job from starting now; "" if none does."""
+        if not self.reserved.lasts(job, self.now):
+            return "reserved"
         return self.held.why(job, self.running) if self.limits is not None else ""
 
     def _enqueue(self, job: Live) -> None:
@@ -217,6 +228,10 @@ class Reference:
         while self.coming and self.coming[0].time == self.now:
             event = self.coming.pop(0)
             n = event.node
+            if n < 0:
+                for pool in {j.ask.pool for j in self.queue}:
+                    self._touch(pool, True)
+                continue
             if event.up == (n not in self.down):
                 continue
             pool = self.pool_of_partition[self.nodes[n].partitions[0]]
@@ -276,7 +291,8 @@ class Reference:
 
     def _granted(self, job: Live) -> int:
         """Seconds after which it is killed."""
-        return job.limit
+        end = self.reserved.end_of(job)
+        return job.limit if end is None else min(job.limit, end - job.start)
 
     # --- order ------------------------------------------------------------------------------------------------------
 
@@ -327,7 +343,7 @@ class Reference:
             order.sort(key=lambda j: (-top[j.index], j.index))
         if self.lane and order:
             self._let_the_oldest_go_first(pool, order)
-        return sorted(order, key=lambda j: -self._tier(j))
+        return sorted(order, key=lambda j: (self.reserved.own(j) is None, -self._tier(j)))
 
     # --- the lane ---------------------------------------------------------------------------------------------------
 
@@ -397,8 +413,21 @@ class Reference:
         behind = placement[-1][0] + 1
         self.cursor[job.ask.pool] = behind if behind <= max(nodes) else min(nodes)
 
+    def _place_at(self, view: View, job: Live, at: int) -> Placement | None:
+        """Places a job that would start at a time, on the nodes that reservations leave to it."""
+        everything = set(range(len(self.nodes)))
+        left = self.reserved.open(job, at, everything)
+        return self._place(view if left == everything else masked(view, left), job.ask)
+
+    def _fits_into_its_reservation(self, job: Live) -> bool:
+        own = self.reserved.own(job)
+        if own is None or "FLEX" in own.flags:
+            return True
+        empty = masked(View.empty(self.nodes, self.told_apart), self.reserved.nodes[own.name])
+        return self._place(empty, job.ask) is not None
+
     def _start_if_it_fits(self, job: Live) -> bool:
-        placement = self._place(self.free, job.ask)
+        placement = self._place_at(self.free, job, self.now)
         if placement is None:
             return False
         self._start(job, placement)
@@ -435,7 +464,14 @@ class Reference:
         if self.backfill == "conservative":
             self._conservative(pool, order)
             return
-        while order and (self._why_held(order[0]) or self._start_if_it_fits(order[0])):
+        closed: set[str] = set()
+        while order:
+            own = self.reserved.own(order[0])
+            skipped = self._why_held(order[0]) or (own is not None and own.name in closed)
+            if not skipped and not self._start_if_it_fits(order[0]):
+                if own is None:
+                    break
+                closed |= {own.name} if self.backfill != "firstfit" else set()
             order.pop(0)
         if not order:
             return
@@ -454,7 +490,7 @@ class Reference:
             if self.now + job.limit <= shadow:
                 self._start_if_it_fits(job)
                 continue
-            placement = self._place(self.free.meet(extra), job.ask)
+            placement = self._place_at(self.free.meet(extra), job, self.now)
             if placement is not None:
                 extra.take(job.ask, placement)
                 self._start(job, placement)
@@ -463,23 +499,24 @@ class Reference:
         """When the head fits if running jobs use up their limits, and what is free beside it then."""
         then = self.free.copy()
         running = self._running_in(pool)
-        for instant in sorted({j.expected_end for j in running}):
+        for instant in sorted({j.expected_end for j in running} | self.reserved.ends_after(self.now)):
             for job in running:
                 if job.expected_end == instant:
                     then.give(job.ask, job.held)
-            placement = self._place(then, head.ask)
+            placement = self._place_at(then, head, instant)
             if placement is not None:
                 then.take(head.ask, placement)
                 return instant, then
         return NEVER, then
 
-    def _earliest(self, ask: Ask, limit: int, profile: Profile) -> tuple[int, Placement] | None:
-        for instant in profile.instants(self.now):
+    def _earliest(self, job: Live, profile: Profile) -> tuple[int, Placement] | None:
+        instants = profile.instants(self.now)
+        for instant in sorted({*instants, *self.reserved.ends_after(self.now)}):
             view = profile.at(instant)
-            for other in profile.instants(self.now):
-                if instant < other < instant + limit:
+            for other in instants:
+                if instant < other < instant + job.limit:
                     view = view.meet(profile.at(other))
-            placement = self._place(view, ask)
+            placement = self._place_at(view, job, instant)
             if placement is not None:
                 return instant, placement
         return None
@@ -501,7 +538,7 @@ class Reference:
                 job.booked = None
             if self._why_held(job):
                 continue
-            found = self._earliest(job.ask, job.limit, profile)
+            found = self._earliest(job, profile)
             if found is None:
                 continue
             profile.book(job, *found)

@@ -70,15 +70,16 @@ def test_every_kernel_of_a_rule_or_placement_cites_its_clause() -> None:
 
 def test_every_clause_is_named_by_a_kernel_and_by_a_test() -> None:
     clauses = re.findall(r"^- \*\*([A-Z]\d+)\*\* ", (ROOT / "docs" / "backfill.md").read_text(encoding="utf-8"), re.M)
-    assert len(clauses) == 44
+    assert len(clauses) == 53
     kernels = " ".join(p.read_text() for d in ("backfill", "place") for p in (ROOT / "slurm_rl" / d).glob("*.py"))
-    more = ("sim/slurm_rl_sim/engine.py", "sim/slurm_rl_sim/site_priority.py", "slurm_rl/kernel/quotas.py")
+    more = ["sim/slurm_rl_sim/engine.py", "sim/slurm_rl_sim/site_priority.py", "slurm_rl/kernel/quotas.py"]
+    more += ["sim/slurm_rl_sim/reservations.py", "slurm_rl/kernel/reserved.py"]
     kernels += " ".join((ROOT / name).read_text() for name in more)
     tests = " ".join(p.read_text() for p in (ROOT / "tests").rglob("test_*.py") if p.name != Path(__file__).name)
     for text in (kernels, tests):
         ranges = re.findall(r"([A-Z])(\d) to [A-Z](\d)", text)
         named = {f"{letter}{k}" for letter, low, high in ranges for k in range(int(low), int(high) + 1)}
-        named |= set(re.findall(r"\b([NECSPLM]\d+)\b", text))
+        named |= set(re.findall(r"\b([NECSPLVM]\d+)\b", text))
         assert set(clauses) <= named
 
 

@@ -101,10 +101,10 @@ def test_what_slurm_is_asked_is_counted(site: Fake) -> None:
     client = CliClient()
     client.snapshot()
     calls, said = client.load()
-    assert calls == 8  # config, partitions, nodes, squeue three times, sprio, sshare
+    assert calls == 9  # config, partitions, reservations, nodes, squeue three times, sprio, sshare
     assert said > 10_000
     client.snapshot()
-    assert client.load()[0] == 6  # nobody has come: two fewer
+    assert client.load()[0] == 7  # nobody has come: two fewer
     assert client.load() == (0, 0)
 
 
