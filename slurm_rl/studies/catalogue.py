@@ -136,7 +136,7 @@ STUDIES = {
         Study("placement-weights", "placement.md: the weights", "placement", ("weights", "2"), ("weights", "1")),
         Study("placement-orders", "placement.md: orders of GPU types", "placement", ("orders",), ("orders", "2")),
         Study("topology", "placement.md: gangs inside blocks", "topology", ("8",), ("2", "0.8")),
-        Study("telemetry", "telemetry.md: a measured figure as a feature", "telemetry", ("12",), ("2",)),
+        Study("telemetry", "telemetry.md: a measured figure as a feature", "telemetry", ("11",), ("2",)),
         Study(
             "meta",
             "agents.md: choosing among policies",

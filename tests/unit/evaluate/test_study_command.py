@@ -137,6 +137,8 @@ def test_a_figure_that_tells_run_times_corrects_the_estimate_by_as_much_as_it_te
     assert nothing(queue) == pytest.approx(-np.log([100.0, 100.0]))
     assert all_of_it(queue) == pytest.approx(-run)
     assert nothing.errors == pytest.approx({0: np.log(0.5), 1: np.log(2.0)})
+    noise = ShortestFirst(run, np.array([0.5, -0.5]), 0.6, tells=False)
+    assert noise(queue) == pytest.approx(-(np.log(100.0) + 0.6 * np.array([0.5, -0.5])))
 
 
 def test_the_bundled_trace_is_found() -> None:

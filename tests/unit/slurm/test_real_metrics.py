@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -63,3 +65,15 @@ def test_each_kind_of_work_makes_steps(kind: str) -> None:
     assert all(value == value for value in values)
     if kind != "etl":
         assert values[-1] < values[0]  # it learns
+
+
+def test_a_job_loads_no_more_of_torch_than_it_needs() -> None:
+    """Loading counts as the job's time, as many times as the clock is fast: torch's compiler would double it."""
+    pytest.importorskip("torch")
+    program = (
+        "import sys, time; from slurm_rl.lab.workloads import work; "
+        "assert work('cnn', 0.0, time.monotonic()) == 1; "
+        "import torch; print(torch.get_num_threads(), 'torch._dynamo' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["1", "False"]
