@@ -198,8 +198,8 @@ def test_slurm_backfill(report: Report, traces: Path) -> None:
     trace = read_trace(path)
     ricc = prepare(trace, find_cluster(trace, path, None))
     submit = ricc.trace.submit_time
-    for backfill, target in (("slurm", 60.0), ("easy", None)):
-        run = simulation(ricc, "fcfs", backfill, "best-fit")
+    for backfill, placement, target in (("slurm", "slurm", 90.0), ("easy", "best-fit", None)):
+        run = simulation(ricc, "fcfs", backfill, placement)
         wall, cpu = time.perf_counter(), time.process_time()
         done, slices = False, 200
         for part in range(1, slices + 1):
@@ -207,7 +207,7 @@ def test_slurm_backfill(report: Report, traces: Path) -> None:
             if time.process_time() - cpu > 180:
                 break
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        row = Row(f"RICC, 448k jobs, FCFS+{backfill}, best-fit", "s", cpu, target, wall)
+        row = Row(f"RICC, 448k jobs, FCFS+{backfill}, {placement}", "s", cpu, target, wall)
         if not done:
             row.what, row.note = f"RICC, FCFS+{backfill}, {part / slices:.1%} of 448k jobs", "> "
         report.add(row)
