@@ -239,7 +239,7 @@ def _schedule_all(w: Record, now: int) -> bool:
 
 @inlined
 def _note_ticks(w: Record, now: int) -> None:
-    """S2: a cycle follows whatever happens, but no sooner than an interval after the last one."""
+    """S2: a cycle follows every event, but no sooner than an interval after the last cycle."""
     if w.tick < now:  # nobody waited then: a cycle that had nothing to do
         w.last_cycle, w.tick = w.tick, NEVER
     if w.touched > 0 and w.tick == NEVER:

@@ -69,7 +69,7 @@ def _hold(w: Record, j: int, change: float, now: int) -> None:
 
 @inner
 def slowest(w: Record, j: int) -> float:
-    """The speed of a gang: that of its slowest node, less what it loses if it spans blocks."""
+    """The speed of a gang: its slowest node's, less the loss if it spans blocks."""
     entries, nodes, speeds = t.entries(w), t.nodes(w), t.speed(w)
     row = t.jobs(w).speed_row[j]
     e = t.live(w).held[j]

@@ -268,7 +268,7 @@ def _run(simulation: Simulation, prepared: Prepared, label: str, on_progress: Pr
 
 
 def _with_oracle_gap(runs: list[Run]) -> list[Run]:
-    """How far each run's mean bounded slowdown is above that of SJF with true run times, where that was run too."""
+    """Each run's mean bounded slowdown minus that of SJF with true run times, if the latter was run."""
     oracle = next((r for r in runs if r.policy == "sjf@oracle"), None)
     best = oracle.metrics["mean_bsld"] if oracle else None
     for run in runs:

@@ -35,7 +35,7 @@ def _tier(partition: PartitionBounds | None) -> int:
 
 
 def qos_table(names: tuple[str, ...], limits: Limits) -> Array:
-    """M4: the priority of each QOS as a share of the highest; the first is that of jobs that name none."""
+    """M4: the priority of each QOS as a share of the highest; the first row is for jobs that name none."""
     most = max((b.priority for b in limits.qos.values()), default=0.0) or 1.0
     called = (limits.default_qos, *names)
     return np.array([limits.qos[name].priority / most if name in limits.qos else 0.0 for name in called])

@@ -97,7 +97,7 @@ class Simulation:
 
     @property
     def pending(self) -> pd.DataFrame:
-        """The jobs that wait, in the order of submission: who asks for what since when, and what is expected."""
+        """The waiting jobs in the order of submission: user, request, submission, and expected run time."""
         rows = self._in_state(st.QUEUED)
         renew(self.engine.world.record, rows)
         queue = Queue(self.engine.world, self.now, rows)

@@ -104,7 +104,7 @@ def _difference(known: Mapping[str, object], wanted: Mapping[str, object], optio
 
 @contextmanager
 def locked(out: Path, what: str = "bench") -> Iterator[None]:
-    """Keeps a second bench out of the directory; the lock ends with the process, whatever ends it."""
+    """Keeps a second bench out of the directory; the lock ends with the process, however that ends."""
     _enter(out)
     with (out / ".lock").open("w") as file:
         try:

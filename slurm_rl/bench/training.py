@@ -61,7 +61,7 @@ class Variant:
 
 
 def iterations(steps: int) -> int:
-    """Iterations that play so many jobs."""
+    """Iterations that play a number of jobs."""
     return max(round(steps / (SCENES * JOBS)), 1)
 
 

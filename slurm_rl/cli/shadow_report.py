@@ -70,7 +70,7 @@ def shadow_report(
 
 
 def _that_ruled(shadowed: str, configured: str) -> str:
-    """The policy of the shadow period: as the journal names it, whatever is configured since.
+    """The policy of the shadow period: from the journal, not from today's configuration.
 
     A promoted model, and what auto chose of several, have names of their own there: these are found by the
     configuration's.

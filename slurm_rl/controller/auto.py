@@ -208,7 +208,7 @@ class AutoPolicies:
         return True
 
     def due(self, now: float, days: float) -> bool:
-        """Whether the last choice is older than so many days, and nobody has asked for another within a day."""
+        """Whether the last choice is older than `days`, and no other was requested within a day."""
         return days > 0 and now - self.chosen.time > days * 86_400 and now - self._asked > 86_400
 
     def stop(self) -> None:

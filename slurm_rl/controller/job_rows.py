@@ -190,7 +190,7 @@ class JobRows:
 
 
 def _why(job: SlurmJob, around: Surroundings) -> str:
-    """Why a job is not ordered, whatever the time; "" if it is, or does not wait."""
+    """Why a job is never ordered, at any time; "" if it is ordered, or does not wait."""
     if not job.pending:
         return ""
     alone = never_ours(job, around.leave_alone) or why_left_alone(job, np.inf, around.known)
@@ -198,7 +198,7 @@ def _why(job: SlurmJob, around: Surroundings) -> str:
 
 
 def never_ours(job: SlurmJob, leave_alone: LeaveAlone) -> str:
-    """Why a job must not have a factor of ours, whatever state it is in; "" if it may."""
+    """Why a job must not have a factor of ours, in any state; "" if it may."""
     if job.cron:
         return "a cron job: Slurm refuses its updates"
     if job.reservation:

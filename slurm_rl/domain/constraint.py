@@ -83,7 +83,7 @@ def parse_constraint(text: str) -> tuple[Term, ...]:
 
 @lru_cache(maxsize=4096)
 def names_in(text: str) -> frozenset[str]:
-    """The features that an expression names, whatever it says of them."""
+    """All features that an expression names."""
     return frozenset(re.findall(r"[^&|()\[\]*\s]+", text))
 
 

@@ -18,7 +18,7 @@ _LEAST, _MOST = 1.0, 100.0
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """By figure (wait, p95, p99 or max): how many times that of Slurm's own order it may be; empty: no promise."""
+    """By figure (wait, p95, p99 or max): the largest ratio to Slurm's own order; empty: no promise."""
 
     bounds: dict[str, float]
     groups: tuple[str, ...] = ("partition",)  # of which every one is held to it

@@ -47,7 +47,7 @@ def _listed(name: str, names: tuple[str, ...]) -> bool:
 
 
 def read_reservations(path: Path, nodes: int) -> tuple[Reservation, ...]:
-    """The reservations file at `path`, for a cluster of so many nodes."""
+    """The reservations file at `path`, for a cluster of `nodes` nodes."""
     return read_table(path, "docs/limits.md has an example", lambda found: reservations_from(found, nodes))
 
 

@@ -54,7 +54,7 @@ class Trust:
 
 
 def compared(figure: str, ours: Array, own: Array) -> float:
-    """A figure of our waits over that of Slurm's own order; a minute is added to both."""
+    """The ratio of a figure of our waits to the same under Slurm's own order; a minute is added to both."""
     return (_of(figure, ours) + _SECONDS) / (_of(figure, own) + _SECONDS)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class _Package(ModuleType):
-    """A package that can be called: the public name of the function is that of this package."""
+    """A package that can be called: the function and this package share one public name."""
 
     def __call__(self, *given: Any, **options: Any) -> Any:
         from slurm_rl.evaluate.api import evaluate

@@ -104,5 +104,5 @@ def _additive(mask: Tensor, like: Tensor) -> Tensor:
 
 
 def conv_of(dimensions: int) -> type[Any]:
-    """The convolution class for so many spatial dimensions."""
+    """The convolution class for a number of spatial dimensions."""
     return {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[dimensions]

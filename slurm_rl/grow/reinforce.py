@@ -17,7 +17,7 @@ from slurm_rl.grow.walk import state_at, walk
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """How to learn; a reward is accuracy above that of the network that never grew, in percent."""
+    """How to learn; a reward is the gain in accuracy over the network that never grew, in percent."""
 
     iterations: int = 400
     samples: int = 16  # plans drawn a table, budget and iteration

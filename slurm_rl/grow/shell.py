@@ -22,7 +22,7 @@ class Shell:
 
 
 def unwrap(model: Any) -> Shell:
-    """Takes off what lies around a model; a list of layers becomes a Sequential and returns as a list."""
+    """Unwraps a model; a list of layers becomes a Sequential and returns as a list."""
     if isinstance(model, list | tuple):
         if not all(isinstance(layer, nn.Module) for layer in model):
             raise CannotGrow("a model given as a list must be a list of modules")

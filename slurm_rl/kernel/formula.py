@@ -53,7 +53,7 @@ def digest_of(function: Any) -> str:
 
 
 def compiled(function: Callable[..., Any], figures: int, what: str) -> Any:
-    """The formula as machine code, tried at once: whoever writes it is told at the line where it stands."""
+    """The formula as machine code, compiled at once, so that an error names the line of its definition."""
     formula = _njit(error_model="numpy", nogil=True)(function)
     try:
         constants = [p.default for p in inspect.signature(function).parameters.values() if p.default is not p.empty]

@@ -120,7 +120,7 @@ def cache_directory() -> Path | None:
 
 
 def on_disk(where: str) -> bool:
-    """Whether a kernel, `package.module:function`, was compiled before, here or by whoever made the package."""
+    """Whether a kernel, `package.module:function`, was compiled before, here or when the package was built."""
     directory = cache_directory()
     module, _, function = where.partition(":")
     name = f"{module.rpartition('.')[2]}.{function}-*.nbi"

@@ -216,7 +216,7 @@ class World:
 
 
 def enough_rows(world: World, rows: int, *, on_nodes: bool) -> None:
-    """Makes room for a profile of so many rows, each with a view of the nodes where asked."""
+    """Makes room for a profile of `rows` rows, each with a view of the nodes on request."""
     lengths = {"rows": rows}
     if on_nodes:
         lengths |= dict.fromkeys(("free", "used", "total"), int(FIRST_ROW) + rows)

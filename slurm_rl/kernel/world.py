@@ -107,7 +107,7 @@ def new_world(
 
 
 def bare_world(jobs: int, settings: Mapping[str, float], *, groups: Array) -> World:
-    """A World for kernels that look at jobs alone: so many jobs of one CPU and one user, on one node."""
+    """A World for kernels that look at jobs alone: `jobs` jobs of one CPU and one user, on one node."""
     nothing, zero = np.full(jobs, -1, dtype=np.int64), np.zeros(jobs, dtype=np.int64)
     requests = Requests(
         submit=zero,

@@ -81,7 +81,7 @@ def replay_on_lab(
     options: Options,
     on_progress: Callable[[str, float], None] | None = None,
 ) -> RealRun:
-    """Starts a lab like the cluster, runs the trace under a policy, and ends the lab whatever happens."""
+    """Starts a lab like the cluster, runs the trace under a policy, and always ends the lab."""
     own = policy in OWN_ORDERS
     if not own and not parse_policy(policy).reachable:
         raise InputError(f"{policy} knows true run times, which no live policy does", field="--policy")
@@ -222,7 +222,7 @@ def replay_on_site(
     commands: Mapping[str, str],
     on_progress: Callable[[str, float], None] | None = None,
 ) -> RealRun:
-    """Runs the trace on a cluster that is there, under whatever orders its queue, at natural speed."""
+    """Runs the trace on an existing cluster, in that cluster's own order, at natural speed."""
     began = time.perf_counter()
     site = site_of(conf)
     release = str(CliClient(conf).release())

@@ -63,7 +63,7 @@ class LabNodes:
 
 @dataclass(frozen=True)
 class Topology:
-    """Nodes in groups of so many: leaf switches under one core (`tree`), or blocks."""
+    """Nodes in groups of one size: leaf switches under one core (`tree`), or blocks."""
 
     kind: str
     nodes: int

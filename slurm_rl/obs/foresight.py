@@ -110,7 +110,7 @@ class ForecastStore:
         ]
 
     def skill(self, now: float, days: float = 7.0) -> Skill:
-        """How forecasts fared that were made within so many days."""
+        """How the forecasts of the last days fared."""
         query = "SELECT median, low, high, slurm, wait FROM forecast WHERE made >= ? AND wait IS NOT NULL"
         rows = self._all(query, now - days * 86_400)
         held = [low <= wait <= high for _, low, high, _, wait in rows]
@@ -165,7 +165,7 @@ class ForecastStore:
         return found
 
     def prune(self, before: float, most: int = 500_000) -> None:
-        """Drops what is older, and the oldest beyond so many rows."""
+        """Drops older rows, and the oldest beyond the row limit."""
         with self._lock, suppress(sqlite3.Error):
             self._db.execute("DELETE FROM forecast WHERE made < ?", (before,))
             self._db.execute("DELETE FROM forecast WHERE id <= (SELECT max(id) FROM forecast) - ?", (most,))

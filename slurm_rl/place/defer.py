@@ -85,6 +85,6 @@ def defer_jobs(
 
 
 def _wait(ends: tuple[Array, Array], free: float, wanted: float, now: int) -> float:
-    """Seconds until so many GPUs of a type are expected to be free."""
+    """Expected seconds until a number of GPUs of a type are free."""
     at = int(np.searchsorted(ends[1], wanted - free))
     return float(ends[0][at] - now) if at < len(ends[0]) else float(NEVER)

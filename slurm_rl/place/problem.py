@@ -72,7 +72,7 @@ class NodeState(NamedTuple):
         return room
 
     def after(self, request: Request, units: int) -> NodeState:
-        """The state once so many units are placed; a share goes to the fullest GPU that has room for it."""
+        """The state after `units` are placed; a share goes to the fullest GPU that has room for it."""
         slots = self.slots
         gpu = self.gpu - units * request.gpu
         if slots:
@@ -175,7 +175,7 @@ class PlacementProblem:
         return NodeState(state.kind, state.gpu, cpu, mem, state.slots)
 
     def after(self, state: NodeState, request: Request, units: int) -> NodeState:
-        """The state of a node once so many units are placed on it."""
+        """The state of a node after `units` are placed on it."""
         return self._canonical(state.after(request, units))
 
     def whole(self, state: NodeState, request: Request) -> NodeState | None:

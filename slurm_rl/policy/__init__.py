@@ -8,7 +8,7 @@ from typing import Any
 
 
 class _Package(ModuleType):
-    """A package that can be called: the public name of the decorator is that of this package."""
+    """A package that can be called: the decorator and this package share one public name."""
 
     def __call__(self, *given: Any, **options: Any) -> Any:
         from slurm_rl.policy.outside import policy

@@ -300,7 +300,7 @@ def state_tables(pools: int, members: int, seed: int = 0) -> dict[str, Array]:
 
 
 def meta_tables(policy: PolicySpec, pools: int, before: World | None = None) -> dict[str, Array]:
-    """The tables of a World that a meta-policy needs; its state goes on from that of a World of the same policy."""
+    """The tables of a World that a meta-policy needs; its state continues from a World of the same policy."""
     meta = policy.meta
     if meta is None:
         return {}

@@ -19,7 +19,7 @@ PAGE, WIDE, NARROW = 1140.0, 560.0, 344.0
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A drawn panel: what lies within its `<svg>`, and what a script needs to find values under the pointer."""
+    """A drawn panel: the content of its `<svg>`, and the values that a script shows under the pointer."""
 
     name: str
     run: int | None  # the replay it belongs to alone

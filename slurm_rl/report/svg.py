@@ -53,7 +53,7 @@ class Scale:
 
 
 def nice_step(span: float, most: int) -> float:
-    """The least of 1, 2, 5 × 10^k that makes at most so many steps."""
+    """The smallest of 1, 2, 5 × 10^k that gives at most this many steps."""
     least = span / max(most, 1)
     power = 10.0 ** math.floor(math.log10(least))
     return next(m * power for m in (1, 2, 5, 10) if m * power >= least * (1 - 1e-9))

@@ -142,7 +142,7 @@ def make_app(
 
     @app.post(_RANK)
     async def rank(request: RankRequest, peer: Asker) -> Response:
-        """Orders the queue in the request, whatever the live one looks like; in a process of its own."""
+        """Orders the queue in the request, not the live one; in a process of its own."""
         asked = request.model_dump()
         ranker.admit(peer.key, asked)
         try:
@@ -327,7 +327,7 @@ def _page(view: QueueView, mode: str, offset: int, limit: int, own: str | None, 
 
 
 def _explained(live: Live, view: QueueView, wanted: JobId, own: str | None) -> Response:
-    """In one go, in a thread: each return to the loop would queue behind whoever crowds it."""
+    """In one go, in a thread: on a crowded loop, each return to it would wait its turn."""
     job = view.find(wanted.job, wanted.task, wanted.offset)
     if job is None:
         return _json(explain_past(live, wanted, own, view.private))

@@ -36,7 +36,7 @@ def uid_of(peer: socket.socket) -> int:
 
 
 class Visitor(socket.socket):
-    """An accepted connection that leaves the gate's account when it is closed, whoever closes it."""
+    """An accepted connection that leaves the gate's account when either side closes it."""
 
     gate: Gate | None = None
     key: Key = ""

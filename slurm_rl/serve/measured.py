@@ -20,7 +20,7 @@ def causes(seconds: Mapping[str, float]) -> list[dict[str, Any]]:
 
 
 def explain_past(live: Live, wanted: JobId, user: str | None, private: bool) -> dict[str, Any]:
-    """`user` is who asks; None sees every job."""
+    """The jobs of `user`; None sees every job."""
     measured = live.measured(wanted.job)
     single = wanted.task is None and wanted.offset is None  # Slurm gives a task that has started an id of its own
     waited = live.waited(wanted.job) if single else None

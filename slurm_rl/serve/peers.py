@@ -83,7 +83,7 @@ class PeerProtocol(H11Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Somebody who asks."""
+    """The sender of a request."""
 
     key: Key
     uid: int | None
@@ -110,7 +110,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Identify:
-    """Tells who asks; raises 401 for a TCP client without a right token or credential."""
+    """The sender of this request; raises 401 for a TCP client without a valid token or credential."""
 
     gate: Gate
     tokens: Tokens

@@ -39,7 +39,7 @@ class Binding:
     shared: bool = False  # counts what others use, too
 
     def reached(self) -> str:
-        """What may be said of it to those who may not see what others use."""
+        """The text for users who may not see the use of others."""
         return f"{self.owner}: the limit on {self.what} is reached"
 
     def __str__(self) -> str:

@@ -12,7 +12,7 @@ from slurm_rl.slurm.scontrol import setting
 
 
 class Severity(IntEnum):
-    """How bad a finding is; the exit code is that of the worst."""
+    """How bad a finding is; the worst one gives the exit code."""
 
     OK = 0
     INFO = 1

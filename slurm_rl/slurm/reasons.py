@@ -146,7 +146,7 @@ _WHO = {"Assoc": "account", "QOS": "QOS", "": "QOS"}
 
 
 def in_words(reason: str) -> Words:
-    """A reason as squeue shows it, with whatever follows the code, in a sentence and with a remedy."""
+    """A reason as squeue shows it (text after the code is ignored), as a sentence with a remedy."""
     code = re.split(r"[\s,(]", reason.strip().strip("()"), maxsplit=1)[0] or "None"
     if code in _ROWS:
         return Words(*_ROWS[code])

@@ -106,7 +106,7 @@ class Release(NamedTuple):
 
     @property
     def traits(self) -> Traits:
-        """Its row, or that of the newest known release before it; raises SlurmError if it is older than all."""
+        """The row of this release, or of the newest known one before it; raises SlurmError if it is older than all."""
         if self.major < OLDEST:
             raise ReleaseTooOld(f"Slurm {self} is too old: slurm-rl needs {name(OLDEST)} or later")
         return TABLE[max(major for major in TABLE if major <= self.major)]

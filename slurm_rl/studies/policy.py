@@ -247,7 +247,7 @@ def as_trained(policy: PolicySpec) -> PolicySpec:
 
 
 def variant(text: str) -> PolicySpec:
-    """`MODEL`, or `MODEL:SIZE`: the same with another weight of a job's size, whatever the backfill rule."""
+    """`MODEL`, or `MODEL:SIZE`: the same with another weight of a job's size, under every backfill rule."""
     name, _, weight = text.partition(":")
     policy = parse_policy(f"rl:{name}")
     if not weight:

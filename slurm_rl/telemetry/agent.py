@@ -88,7 +88,7 @@ class Agent:
         self.nvml = Nvml(lambda: clock.mono() / 1e9, known)
 
     def tick(self) -> Tick:
-        """Takes one sample; whatever fails is said and the rest goes on."""
+        """Takes one sample; reports what fails and goes on with the rest."""
         began = time.perf_counter()
         mono, wall = self.clock.mono(), self.clock.wall()
         readings = self.nvml.read()

@@ -191,7 +191,7 @@ def _runs(rows: Iterable[tuple[Any, ...]]) -> list[Measured]:
 
 
 def _number(record: Mapping[str, Any], name: str) -> float:
-    """A figure that a record may lack; 0 for whatever is none."""
+    """A figure that a record may lack; 0 if it is missing or not a number."""
     value = record.get(name)
     return float(value) if isinstance(value, int | float) and abs(value) < 1e15 else 0.0
 

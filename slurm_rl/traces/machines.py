@@ -102,7 +102,7 @@ def _trace(name: str, users: Sequence[str], **columns: object) -> Trace:
 
 
 def _whole_nodes(name: str, habits: _Habits, drawn: tuple[Ints, Ints, Ints, Ints], cores: int) -> Trace:
-    """Jobs as they were drawn, on as many nodes as their size, with so many cores of each."""
+    """Jobs as they were drawn, on as many nodes as their size, with `cores` of each."""
     submit, kind, run, limit = drawn
     wide = habits.size[kind]
     return _trace(

@@ -81,7 +81,7 @@ class HeldBack:
         self._save(left, elapsed, now)
 
     def _save(self, left: list[tuple[Key, str, dict[str, float]]], elapsed: float, now: float) -> None:
-        """Writes who left, and a part of those who wait: all of them at once would hold up a tick."""
+        """Writes jobs that left, and some that wait: all at once would hold up a tick."""
         if not self._due:
             self._due = list(self._jobs)
         count = math.ceil(len(self._jobs) * elapsed / _SAVE_EVERY)

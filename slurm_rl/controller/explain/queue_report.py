@@ -45,7 +45,7 @@ class _Columns(NamedTuple):
 
 @dataclass(frozen=True)
 class QueueReport:
-    """What one tick saw and decided; a tick only keeps it, rows are made by those who ask."""
+    """What one tick saw and decided; the tick only keeps it, and requests make rows from it."""
 
     view: LiveQueue
     plan: Plan

@@ -14,7 +14,7 @@ _MOST = 100_000  # jobs remembered; the oldest go first
 
 
 class RecentWaits:
-    """Waits of the last week's jobs; written by the controller, read by whoever asks."""
+    """Waits of the last week's jobs; the controller writes them, requests read them."""
 
     def __init__(self) -> None:
         self._rows: deque[tuple[int, str, int]] = deque(maxlen=_MOST)

@@ -232,7 +232,7 @@ class StartTimeWriter:
         return {"allocation": (success + other) / whole, "success": success / whole}
 
     def summary(self, now: float) -> dict[str, float | None]:
-        """For those who look at the queue."""
+        """For readers of the queue."""
         rates = {f"{kind}_rate": rate for kind, rate in self.rates().items()}
         return {"jobs": self._lasting(now), "made": self.made, **rates}
 
