@@ -268,7 +268,7 @@ def _run(simulation: Simulation, prepared: Prepared, label: str, on_progress: Pr
 
 
 def _with_oracle_gap(runs: list[Run]) -> list[Run]:
-    """Each run's mean bounded slowdown minus that of SJF with true run times, if the latter was run."""
+    """Each run's mean bounded slowdown as a ratio to SJF's with true run times, minus 1, if SJF was run."""
     oracle = next((r for r in runs if r.policy == "sjf@oracle"), None)
     best = oracle.metrics["mean_bsld"] if oracle else None
     for run in runs:

@@ -42,7 +42,7 @@ def real_metrics(happened: Prepared, run: Run) -> dict[str, object]:
 
 
 def oracle_gap(happened: Prepared, run: Run) -> float | None:
-    """The real mean slowdown minus SJF's with true run times, which can only be simulated."""
+    """The real mean slowdown as a ratio to SJF's with true run times, minus 1; SJF can only be simulated."""
     best = replay(happened, parse_contenders(["sjf@oracle"], "easy"))[0].metrics["mean_bsld"]
     own = run.metrics["mean_bsld"]
     return None if best is None or own is None else own / best - 1.0
