@@ -12,7 +12,11 @@ import typer
 from slurm_rl.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slurm_rl.backfill.slurm_settings import SlurmSettings
     from slurm_rl.domain.limits import Limits
+    from slurm_rl.domain.reservations import Reservation
     from slurm_rl.evaluate.auto import Auto
     from slurm_rl.traces.trace import Trace
     from slurm_rl_sim.replay import Prepared, Run
@@ -47,6 +51,8 @@ def auto_run(
     seed: int,
     *,
     limits: Limits | None = None,
+    reservations: Sequence[Reservation] = (),
+    slurm: SlurmSettings | None = None,
     quiet: bool,
 ) -> tuple[Auto, Run]:
     """What `auto` would have done in a window, chosen on the time before it alone."""
@@ -64,10 +70,11 @@ def auto_run(
         )
     bound = 1.0 if influence is None else influence
     options: dict[str, Any] = {"weights": weights, "influence": bound, "seed": seed, "limits": limits}
+    options |= {"reservations": reservations, "slurm": slurm}
     with progress(quiet) as on_progress:
         model = parse_policy("rl:default")
         found = auto(past, prepared.cluster, backfill, placement, model=model, on_progress=on_progress, **options)
-    return found, replay_auto(prepared, found, backfill, placement, bound)
+    return found, replay_auto(prepared, found, backfill, placement, bound, slurm)
 
 
 def told(found: Auto) -> str:

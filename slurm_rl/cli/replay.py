@@ -265,7 +265,7 @@ def replay(
 
         where = with_topology(where, read_topology(topology), str(topology))
     compile_ahead(contenders, placement, 1.0 if influence is None else influence)
-    bounds, period = _limits(limits), window_of(jobs, window)
+    bounds, kept, period = _limits(limits), _reservations(reservations, where), window_of(jobs, window)
     prepared = prepare(
         jobs,
         where,
@@ -273,7 +273,7 @@ def replay(
         seed=seed,
         speeds=_speed_matrix(speeds),
         limits=bounds,
-        reservations=_reservations(reservations, where),
+        reservations=kept,
     )
     with progress(as_json) as on_progress:
         runs = run_replay(
@@ -293,16 +293,17 @@ def replay(
             check=check,
             slurm=site,
         )
-    kept: dict[str, Any] = {}
+    held: dict[str, Any] = {}
     if promise is not None:
         rules = (placement, 1.0 if influence is None else influence, _weights(weights))
-        kept = keep_promise(prepared, contenders, backfill, promise, runs, *rules)
+        held = keep_promise(prepared, contenders, backfill, promise, runs, *rules)
     found = None
     if AUTO in names:
         by = (backfill, placement, influence, _weights(weights), seed)
-        found, mine = auto_run(jobs, prepared, period, *by, limits=bounds, quiet=as_json)
+        how = {"limits": bounds, "reservations": kept, "slurm": site}
+        found, mine = auto_run(jobs, prepared, period, *by, quiet=as_json, **how)
         runs.insert(min(names.index(AUTO), len(runs)), mine)
-    tell(trace, prepared, runs, jobs_out, report, figures, as_json, auto=found, kept=kept)
+    tell(trace, prepared, runs, jobs_out, report, figures, as_json, auto=found, kept=held)
 
 
 def _site(conf: Path | None, options: list[str]) -> SlurmSettings | None:

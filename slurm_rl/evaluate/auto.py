@@ -20,6 +20,7 @@ from slurm_rl.backfill.slurm_settings import SlurmSettings
 from slurm_rl.domain.cluster import Cluster
 from slurm_rl.domain.limits import Limits
 from slurm_rl.domain.promise import DEFAULT, Promise, parse_promise
+from slurm_rl.domain.reservations import Reservation
 from slurm_rl.domain.sizes import pools_of
 from slurm_rl.evaluate.goals import GOALS
 from slurm_rl.evaluate.paired import replicate, tuned_weights
@@ -154,7 +155,12 @@ def varied(past: Trace, number: int, seed: int) -> Trace:
     step, span = (_DAY, days * _DAY) if days >= 2 else (3600, max((last - first) // 3600, 1) * 3600)
     shift = dice.integers(span // step, size=len(past.user.names) + 1)[past.user.codes] * step
     noise = dice.integers(-300, 301, size=len(past))
-    submit = np.clip((past.submit_time - first + shift) % span + noise, 0, span) + first
+    came = past.submit_time - first
+    moves = np.ones(len(past), dtype=bool)
+    if "reservation" in past.asked:
+        moves = past.asked["reservation"].codes < 0  # a reservation stays, and so do its jobs
+    come = np.where(moves, (came + shift) % span, came) + noise
+    submit = first + np.clip(come, 0, np.where(moves, span, last - first))
     moved = replace(past, submit_time=submit, deadline=np.full(len(past), -1, dtype=np.int64))
     return moved.take(np.argsort(submit, kind="stable"))
 
@@ -172,12 +178,13 @@ def judge(
     seed: int = 0,
     slurm: SlurmSettings | None = None,
     limits: Limits | None = None,
+    reservations: Sequence[Reservation] = (),
     on_progress: Callable[[str, float], None] | None = None,
 ) -> list[tuple[int, float, tuple[Standing, ...]]]:
     """For each pool, then for all jobs: their number, mean wait under Slurm's own order, how candidates stand to it.
 
     Without a `placement`, jobs go where the backfill rule's own placement puts them; `slurm`: settings of a site;
-    `limits`: those that it enforces.
+    `limits` and `reservations`: those that it enforces.
     """
     promise = promise if promise is not None else parse_promise(DEFAULT)
     count = len(pools(cluster))
@@ -185,7 +192,7 @@ def judge(
     jobs, waits = np.zeros(count + 1, dtype=np.int64), np.zeros(count + 1)
 
     def made(number: int) -> Prepared:
-        return prepare(varied(past, number, seed), cluster, seed=seed, limits=limits)
+        return prepare(varied(past, number, seed), cluster, seed=seed, limits=limits, reservations=reservations)
 
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as threads:
         following = threads.submit(made, 0)
@@ -293,15 +300,17 @@ def auto(
     tune: bool = True,
     slurm: SlurmSettings | None = None,
     limits: Limits | None = None,
+    reservations: Sequence[Reservation] = (),
     on_progress: Callable[[str, float], None] | None = None,
 ) -> Auto:
     """Chooses for each pool, by its past alone; `before` says what is in charge, by partition."""
     tuned = {}
     if tune:
-        tuned = tuned_weights(prepare(past, cluster, seed=seed, limits=limits), backfill, placement, slurm)
+        case = prepare(past, cluster, seed=seed, limits=limits, reservations=reservations)
+        tuned = tuned_weights(case, backfill, placement, slurm)
     contenders = candidates(model, weights, tuned)
     how: dict[str, Any] = {"promise": promise, "influence": influence, "replicates": replicates, "seed": seed}
-    how |= {"slurm": slurm, "limits": limits}
+    how |= {"slurm": slurm, "limits": limits, "reservations": reservations}
     judged = judge(past, cluster, contenders, backfill, placement, on_progress=on_progress, **how)
     usual = choose((), *judged[-1]).chosen
     choices = [
@@ -312,7 +321,12 @@ def auto(
 
 
 def replay_auto(
-    prepared: Prepared, found: Auto, backfill: str, placement: str | None = None, influence: float = 1.0
+    prepared: Prepared,
+    found: Auto,
+    backfill: str,
+    placement: str | None = None,
+    influence: float = 1.0,
+    slurm: SlurmSettings | None = None,
 ) -> Run:
     """The chosen policies on a prepared trace; each pool's jobs run as in the replay of its own policy.
 
@@ -322,7 +336,7 @@ def replay_auto(
     for name in dict.fromkeys(c.chosen for c in found.choices):
         candidate = found.candidates[name]
         weights = dict(candidate.weights) if candidate.weights else None
-        how = {"placement": placement, "influence": influence, "weights": weights}
+        how = {"placement": placement, "influence": influence, "weights": weights, "slurm": slurm}
         (runs[name],) = replay(prepared, [Contender(candidate.policy, backfill)], **how)  # type: ignore[arg-type]
     first = next(iter(runs.values()))
     if len(runs) == 1:

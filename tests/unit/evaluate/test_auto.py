@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from slurm_rl.backfill.slurm_settings import SlurmSettings, with_options
 from slurm_rl.domain.cluster import Cluster, NodeClass, write_cluster
 from slurm_rl.domain.limits import limits_from
 from slurm_rl.domain.promise import parse_promise
+from slurm_rl.domain.reservations import Reservation
 from slurm_rl.evaluate.auto import OWN, Standing, auto, candidates, choose, judge, replay_auto, varied
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.traces.generate import WorkloadSpec, generate
@@ -138,6 +140,35 @@ def test_candidates_are_judged_under_the_limits_of_the_site() -> None:
     own = {OWN: candidates(None)[OWN]}
     waits = [judge(_two_pools(), BOTH, own, "easy", replicates=1, limits=x)[-1][1] for x in (None, one_each)]
     assert waits[1] > 1.5 * waits[0]
+
+
+def test_candidates_are_judged_beside_the_reservations() -> None:
+    """Half of the nodes are under maintenance for half a day; and a job keeps its day if it is for a reservation."""
+    trace = _two_pools()
+    first = trace.span()[0]
+    half = Reservation("half", first + 20_000, first + 63_200, tuple(str(n) for n in range(BOTH.nodes // 2)))
+    own = {OWN: candidates(None)[OWN]}
+    waits = [judge(trace, BOTH, own, "easy", replicates=1, reservations=r)[-1][1] for r in ((), (half,))]
+    assert waits[1] > 1.1 * waits[0]
+    mine = ["half" if j % 7 == 0 else "" for j in range(len(trace))]
+    moved = varied(replace(trace, asked={"reservation": Labels.of(mine)}), 3, 0)
+    was = dict(zip(trace.job_id.tolist(), trace.submit_time.tolist(), strict=True))
+    late = [abs(t - was[j]) for j, t in zip(moved.job_id.tolist(), moved.submit_time.tolist(), strict=True)]
+    stays = np.array(list(moved.asked["reservation"].strings())) == "half"
+    assert max(np.array(late)[stays]) <= 300
+    assert max(np.array(late)[~stays]) > 3600
+
+
+def test_the_chosen_run_under_the_sites_own_settings() -> None:
+    trace = _two_pools()
+    site = with_options(SlurmSettings(), ["bf_interval=600"])
+    found = auto(trace, BOTH, "slurm", model=None, tune=False, replicates=1, slurm=site)
+    own = replace(found, choices=tuple(replace(c, chosen=OWN) for c in found.choices))
+    prepared = prepare(trace, BOTH)
+    (alone,) = replay(prepared, parse_contenders(OWN, "slurm"), slurm=site)
+    mine, default = (replay_auto(prepared, own, "slurm", slurm=s) for s in (site, None))
+    assert np.array_equal(mine.result.start, alone.result.start)
+    assert not np.array_equal(default.result.start, alone.result.start)
 
 
 def test_a_promise_nobody_can_keep_leaves_slurms_own_order() -> None:
