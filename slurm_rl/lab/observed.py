@@ -18,7 +18,7 @@ from slurm_rl_sim import state as st
 from slurm_rl_sim.replay import Prepared, prepare
 from slurm_rl_sim.result import Result
 
-COLUMNS = ("job_id", "submit_time", "start_time", "end_time", "state", "nodes", "scheduler")
+COLUMNS = ("job_id", "submit_time", "start_time", "end_time", "state", "nodes", "scheduler", "first_submit")
 _BLANK = ("", "None", "N/A")
 
 
@@ -33,6 +33,7 @@ class Observed:
     state: str
     nodes: tuple[str, ...] = ()
     scheduler: str = ""  # Main or Backfill, where it is known
+    origin: int | None = None  # Unix time of the first submission: Slurm's backfill plans in whole minutes
 
     @property
     def ran(self) -> bool:
@@ -47,8 +48,8 @@ def write_observed(path: Path, rows: Iterable[Observed]) -> None:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
         for r in rows:
-            times = ("" if t is None else t for t in (r.start, r.end))
-            writer.writerow([r.job_id, r.submit, *times, r.state, " ".join(r.nodes), r.scheduler])
+            start, end, origin = ("" if t is None else t for t in (r.start, r.end, r.origin))
+            writer.writerow([r.job_id, r.submit, start, end, r.state, " ".join(r.nodes), r.scheduler, origin])
     temporary.replace(path)
 
 
@@ -76,6 +77,7 @@ def read_observed(path: Path) -> list[Observed]:
                     row["state"],
                     nodes,
                     row.get("scheduler") or "",
+                    int(row["first_submit"]) if row.get("first_submit") else None,
                 )
             )
         except (TypeError, ValueError) as error:

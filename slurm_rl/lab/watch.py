@@ -181,7 +181,7 @@ def _observed(watch: _Watch, schedulers: dict[int, str]) -> tuple[list[Observed]
         if math.isnan(start) or math.isnan(end) or not nodes:
             never[trace_id] = f"{r['State']} before it started"
             continue
-        rows.append(Observed(trace_id, submit, start, end, r["State"], nodes, schedulers.get(job, "")))
+        rows.append(Observed(trace_id, submit, start, end, r["State"], nodes, schedulers.get(job, ""), int(origin)))
     return rows, never
 
 
