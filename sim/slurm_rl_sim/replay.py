@@ -32,7 +32,7 @@ from slurm_rl_sim.limits import with_limits
 from slurm_rl_sim.metrics import metrics
 from slurm_rl_sim.reservations import with_reservations
 from slurm_rl_sim.result import Result, result_of
-from slurm_rl_sim.simulation import NodeEvents, Simulation, check_deferral
+from slurm_rl_sim.simulation import NodeEvents, ReplayState, check_deferral
 from slurm_rl_sim.validate import run_checked
 from slurm_rl_sim.workload import requests_of, sorted_by_id
 
@@ -208,7 +208,7 @@ def replay(
             check_deferral(contender.backfill, where)
     runs = []
     for contender, where in zip(contenders, places, strict=True):
-        simulation = Simulation(
+        simulation = ReplayState(
             prepared.workload,
             prepared.trace.run_time,
             contender.policy,
@@ -250,7 +250,7 @@ def _with_calls(figures: dict[str, float | int | None], judge: Judge | None) -> 
     return figures
 
 
-def _run(simulation: Simulation, prepared: Prepared, label: str, on_progress: Progress | None, check: bool) -> float:
+def _run(simulation: ReplayState, prepared: Prepared, label: str, on_progress: Progress | None, check: bool) -> float:
     """Runs to the end; in slices where somebody watches."""
     began = time.perf_counter()
     if check:

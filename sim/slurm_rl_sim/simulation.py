@@ -62,7 +62,7 @@ def check_deferral(backfill: str, placement: str) -> None:
         raise InputError(problem, field="--defer", remedy=f"use --backfill {others}")
 
 
-class Simulation:
+class ReplayState:
     """Holds all arrays of one replay; `run` to the end, or go from pass to pass with `to_next_pass`."""
 
     def __init__(

@@ -25,7 +25,7 @@ from slurm_rl_sim.given import trace_and_cluster
 from slurm_rl_sim.metrics import metrics
 from slurm_rl_sim.replay import Run, prepare, window_of
 from slurm_rl_sim.result import result_of
-from slurm_rl_sim.simulation import Simulation as Engine
+from slurm_rl_sim.simulation import ReplayState as Engine
 
 
 class Simulation:

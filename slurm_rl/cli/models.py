@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from slurm_rl.backfill.slurm_settings import SlurmSettings
     from slurm_rl.config import Config
     from slurm_rl.controller.promote import Promotions
-    from slurm_rl.evaluate.keys import Worth
+    from slurm_rl.evaluate.keys import KeysWorth
     from slurm_rl.policy.registry import PolicySpec
     from slurm_rl_sim.replay import Prepared
 
@@ -248,7 +248,7 @@ def fit_model(
     print(f"written: {written.path}  (switch it on with: slurm-rl models promote {written.path})")
 
 
-def _print_keys(rows: list[Worth]) -> None:
+def _print_keys(rows: list[KeysWorth]) -> None:
     """What each key is worth, as a table of 80 columns."""
     print("\nestimates with further groups (estimate_keys), ratios to none ± standard error:")
     print(f"  {'keys':<12}{'jobs with it':>13}{'rank correlation':>18}{'slowdown':>16}{'mean wait':>16}")

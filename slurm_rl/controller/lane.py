@@ -25,7 +25,7 @@ FILE = "lane.json"
 
 
 @dataclass(slots=True)
-class Share:
+class LaneShare:
     """Work started in a pool, and by the lane; older work counts less."""
 
     lane: float = 0.0
@@ -59,7 +59,7 @@ class LaneBook:
                 continue
             row = requests[jobs["request"][j]]
             mean = min(float(queue.estimate[j]) * math.exp(0.5 * float(queue.spread[j]) ** 2), float(jobs["limit"][j]))
-            share = self.shares.setdefault(names[int(row["pool"])], Share(time=now))
+            share = self.shares.setdefault(names[int(row["pool"])], LaneShare(time=now))
             share.add(now, float(row["volume"]) * mean, queue.jobs[j].job_id in self._first)
             changed = True
         for p, name in enumerate(names):
@@ -88,13 +88,13 @@ class LaneBook:
             temporary.unlink(missing_ok=True)  # a full disk must not end a tick: the count goes on in memory
 
 
-def _read(file: Path | None) -> dict[str, Share]:
+def _read(file: Path | None) -> dict[str, LaneShare]:
     """What an earlier run counted; nothing, where that cannot be read."""
     if file is None:
         return {}
     try:
         said: Any = json.loads(file.read_text(encoding="utf-8"))
-        return {str(name): Share(*(float(v) for v in row)) for name, row in said.items()}
+        return {str(name): LaneShare(*(float(v) for v in row)) for name, row in said.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from slurm_rl.slurm.findings import Finding, Severity, Site
+from slurm_rl.slurm.findings import Finding, Severity, SiteFacts
 from slurm_rl.slurm.model import SlurmNode
 from slurm_rl.slurm.release import prefer_is_sound, sound_prefer
 
@@ -26,7 +26,7 @@ def lacking(nodes: Iterable[SlurmNode], names: Mapping[str, str]) -> dict[str, l
     return found
 
 
-def examine_lever(site: Site, lever: str, setting: str) -> Iterator[Finding]:
+def examine_lever(site: SiteFacts, lever: str, setting: str) -> Iterator[Finding]:
     """Findings about `placement_lever` and `gpu_features` on a site."""
     if lever == "off":
         return

@@ -78,7 +78,7 @@ def test_a_choice_is_taken_over_at_the_next_tick_and_a_broken_one_is_not(journal
     assert json.loads(kept[0][5])["chosen"] == {"batch": "sjf-age@user"}, "journaled with its table"
     live = ControllerLive(c, journal)
     assert live.auto()["chosen"] == {"batch": "sjf-age@user"}
-    assert live.standing(1)["features"], "jobs are explained by the policy of their partition"
+    assert live.place_in_queue(1)["features"], "jobs are explained by the policy of their partition"
     assert live.choose() is False, "a controller without a service starts nothing"
 
 

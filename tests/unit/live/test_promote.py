@@ -284,9 +284,9 @@ def test_a_networks_queue_can_be_explained_and_joined(controller: MakeController
     c = controller(slurm, policy=load_policy(f"rl:{tmp_path}/short"))
     c.tick()
     assert c.observed is not None
-    standing = Ordered(*c.observed, c.policy, Guardrails(0.5)).standing(1)
-    assert standing is not None
-    (first, *_) = standing.contributions()
+    place = Ordered(*c.observed, c.policy, Guardrails(0.5)).place_of(1)
+    assert place is not None
+    (first, *_) = place.contributions()
     assert (first.feature, first.places < 0) == ("run time", True)
     assert c.advisor is not None
     quick = c.advisor.advise(Submission("ann", "", "batch", 1, 4, 900), slurm.now)
