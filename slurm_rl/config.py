@@ -14,6 +14,7 @@ from typing import Any
 
 from slurm_rl.domain.keys import parse_keys
 from slurm_rl.domain.optout import LeaveAlone
+from slurm_rl.domain.pairs import parse_texts
 from slurm_rl.domain.promise import DEFAULT as DEFAULT_PROMISE
 from slurm_rl.domain.promise import parse_promise
 from slurm_rl.errors import InputError
@@ -384,7 +385,7 @@ def _checked(name: str, value: Any, where: str) -> Value:
 
 
 def _check_together(config: Config, where: str) -> None:
-    for name, parse in (("promise", parse_promise), ("estimate_keys", parse_keys)):
+    for name, parse in (("promise", parse_promise), ("estimate_keys", parse_keys), ("gpu_features", _features)):
         try:
             parse(getattr(config, name))
         except InputError as error:
@@ -421,6 +422,10 @@ def _check_together(config: Config, where: str) -> None:
             file=where,
             field="lease_seconds",
         )
+
+
+def _features(text: str) -> None:
+    parse_texts(text, "gpu_features", "TYPE=FEATURE,…")
 
 
 def _is_loopback(host: str) -> bool:

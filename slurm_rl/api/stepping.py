@@ -125,7 +125,7 @@ class Simulation:
         """Runs to the end, and gives what `replay` gives."""
         self.run()
         result = result_of(self.engine, self.prepared.trace, self.prepared.measured)
-        told = self.engine.judge.figures() if self.engine.judge is not None else None
+        told = self.engine.calls.figures() if self.engine.calls is not None else None
         run = Run(self.policy.name, self.backfill, self.placement, metrics(result), 0.0, 0.0, 0.0, result, outside=told)
         return Results(self.prepared, [run])
 

@@ -113,8 +113,9 @@ def promote(
     """Put a model in charge, if it passes the gate."""
     from slurm_rl.config import load
     from slurm_rl.controller.live_policy import load_policy
-    from slurm_rl.controller.promote import CURRENT, REMEDY, Promotions, judge
+    from slurm_rl.controller.promote import CURRENT, Promotions
     from slurm_rl.errors import ModelError
+    from slurm_rl.evaluate.promotion import REMEDY, judge
     from slurm_rl.obs.journal import Journal
     from slurm_rl.policy.checkpoint import find_model, load_model
     from slurm_rl.policy.registry import learned, parse_policy
@@ -164,8 +165,8 @@ def _permit(
     as_json: bool,
 ) -> None:
     """Lets a policy from outside leave shadow mode, if it passes the gate that models pass."""
-    from slurm_rl.controller.promote import REMEDY, judge
     from slurm_rl.errors import ModelError
+    from slurm_rl.evaluate.promotion import REMEDY, judge
     from slurm_rl.obs.journal import Journal
     from slurm_rl.policy.registry import parse_policy
 

@@ -26,6 +26,7 @@ from slurm_rl.kernel.tables import World
 from slurm_rl.kernel.world import new_world
 from slurm_rl.place.speed import SpeedMatrix
 from slurm_rl.policy.catalogue import BY_USER
+from slurm_rl.policy.multifactor import RAW_PARTITION, partition_shares
 from slurm_rl.policy.registry import PolicySpec, settings_for
 from slurm_rl.slurm.model import HistoryJob, PriorityWeights, SlurmJob, SlurmNode, SlurmState
 from slurm_rl.slurm.scontrol import setting
@@ -308,14 +309,13 @@ def _world(
     now: int,
     groups: Array,
 ) -> World:
-    best = max((p.priority_job_factor for p in state.partitions), default=1) or 1
-    factor = {p.name: p.priority_job_factor / best for p in state.partitions}
+    factors = {p.name: float(p.priority_job_factor) for p in state.partitions}
     world = new_world(
         wl,
         settings_for(policy, weights=weights),
         now=now,
         groups=groups.copy(),
-        partition_factor=np.array([factor.get(p, 0.0) for p in wl.partition_names] or [0.0]),
+        partition_factor=partition_shares(wl.partition_names, factors, raw=RAW_PARTITION in state.weights.flags),
     )
     world["calculated"] = now  # fairshare is Slurm's own: not to be calculated again
     world["live"]["version"] = 0  # estimates are made below, once

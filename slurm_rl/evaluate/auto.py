@@ -165,7 +165,7 @@ def varied(past: Trace, number: int, seed: int) -> Trace:
     return moved.take(np.argsort(submit, kind="stable"))
 
 
-def judge(
+def compare_on_past(
     past: Trace,
     cluster: Cluster,
     contenders: Mapping[str, Candidate],
@@ -311,7 +311,7 @@ def auto(
     contenders = candidates(model, weights, tuned)
     how: dict[str, Any] = {"promise": promise, "influence": influence, "replicates": replicates, "seed": seed}
     how |= {"slurm": slurm, "limits": limits, "reservations": reservations}
-    judged = judge(past, cluster, contenders, backfill, placement, on_progress=on_progress, **how)
+    judged = compare_on_past(past, cluster, contenders, backfill, placement, on_progress=on_progress, **how)
     usual = choose((), *judged[-1]).chosen
     choices = [
         choose(names, *found, before=(before or {}).get(names[0], ""), usual=usual)

@@ -51,9 +51,9 @@ class Queue:
         return len(self.jobs)
 
     @property
-    def alike(self) -> bool:
-        """Whether all jobs ask for the same: then a policy may give them the same score."""
-        return all(len(np.unique(self._rows[name])) == 1 for name in ("limit", "request"))
+    def rows(self) -> Array:
+        """The jobs' rows of the table `jobs`."""
+        return self._rows
 
     @property
     def submit(self) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from slurm_rl.domain.pairs import parse_texts
 from slurm_rl.slurm.findings import Finding, Severity, SiteFacts
 from slurm_rl.slurm.model import SlurmNode
 from slurm_rl.slurm.release import prefer_is_sound, sound_prefer
@@ -11,8 +12,8 @@ from slurm_rl.slurm.release import prefer_is_sound, sound_prefer
 
 def feature_names(setting: str) -> dict[str, str]:
     """GPU type -> feature, from `a100=gpu_a100,t4=gpu_t4`; a type that is not named is its own feature."""
-    pairs = (part.partition("=") for part in setting.split(",") if part.strip())
-    return {kind.strip().lower(): feature.strip() for kind, _, feature in pairs}
+    pairs = parse_texts(setting, "gpu_features", "TYPE=FEATURE,…")
+    return {kind.lower(): feature for kind, feature in pairs.items()}
 
 
 def lacking(nodes: Iterable[SlurmNode], names: Mapping[str, str]) -> dict[str, list[str]]:

@@ -18,9 +18,10 @@ from safetensors.numpy import save
 
 from slurm_rl.cli import main
 from slurm_rl.controller.live_policy import load_policy
-from slurm_rl.controller.promote import RULES, Promotions, Verdict, judge
+from slurm_rl.controller.promote import Promotions
 from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.errors import InputError, ModelError
+from slurm_rl.evaluate.promotion import RULES, Verdict, judge
 from slurm_rl.obs.journal import Journal
 from slurm_rl.policy.checkpoint import MANIFEST, WEIGHTS, Model, load_model, save_model
 from slurm_rl.policy.features import JOB_FEATURES
