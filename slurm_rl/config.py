@@ -14,6 +14,7 @@ from typing import Any
 
 from slurm_rl.domain.keys import parse_keys
 from slurm_rl.domain.optout import LeaveAlone
+from slurm_rl.domain.pairs import parse_texts
 from slurm_rl.domain.promise import DEFAULT as DEFAULT_PROMISE
 from slurm_rl.domain.promise import parse_promise
 from slurm_rl.errors import InputError
@@ -32,7 +33,7 @@ def _option(default: Any, section: str, doc: str, **bounds: Any) -> Any:
 
 _SLURM, _POLICY = "Slurm", "What is decided, and how far it may go"
 _ALONE = "What is left alone"
-_CYCLE, _HTTP, _RECORDS = "The cycle, and how much it may write", "The service", "Records"
+_TICK, _HTTP, _RECORDS = "The tick, and how much it may write", "The service", "Records"
 _TELEMETRY = "What jobs used, from the node agents"
 
 
@@ -159,37 +160,37 @@ class Config:
     history_days: float = _option(
         14.0, _SLURM, "Days of accounting history for run-time estimates at start.", low=0.0, high=366.0
     )
-    interval: float = _option(10.0, _CYCLE, "Seconds from one tick to the next.", low=0.2, high=3600.0)
+    interval: float = _option(10.0, _TICK, "Seconds from one tick to the next.", low=0.2, high=3600.0)
     top_jobs: int = _option(
         1000,
-        _CYCLE,
+        _TICK,
         "Jobs at the head of each queue that are ordered; the rest stays below them.",
         low=1,
         high=100_000,
     )
-    updates_per_tick: int = _option(200, _CYCLE, "Maximum job updates per tick.", low=1, high=100_000)
+    updates_per_tick: int = _option(200, _TICK, "Maximum job updates per tick.", low=1, high=100_000)
     updates_per_second: float = _option(
         20.0,
-        _CYCLE,
+        _TICK,
         "Maximum job updates per second. Both budgets halve while slurmctld is busy.",
         low=0.1,
         high=1e5,
     )
     mb_per_tick: float = _option(
         250.0,
-        _CYCLE,
+        _TICK,
         "Megabytes of text that a tick may read from Slurm; after a longer answer the next tick comes later.",
         low=1.0,
         high=1e5,
     )
     busy_threads: int = _option(
-        128, _CYCLE, "slurmctld is busy from this many server threads (sdiag) …", low=1, high=100_000
+        128, _TICK, "slurmctld is busy from this many server threads (sdiag) …", low=1, high=100_000
     )
-    busy_agent_queue: int = _option(500, _CYCLE, "… or from this agent queue size …", low=1, high=1_000_000)
-    busy_cycle_ms: int = _option(2000, _CYCLE, "… or from a main scheduling cycle this long.", low=1, high=1_000_000)
+    busy_agent_queue: int = _option(500, _TICK, "… or from this agent queue size …", low=1, high=1_000_000)
+    busy_cycle_ms: int = _option(2000, _TICK, "… or from a main scheduling cycle this long.", low=1, high=1_000_000)
     lease_seconds: float = _option(
         60.0,
-        _CYCLE,
+        _TICK,
         "Seconds of silence after which a controller loses the lead to another one.",
         low=2.0,
         high=3600.0,
@@ -384,7 +385,7 @@ def _checked(name: str, value: Any, where: str) -> Value:
 
 
 def _check_together(config: Config, where: str) -> None:
-    for name, parse in (("promise", parse_promise), ("estimate_keys", parse_keys)):
+    for name, parse in (("promise", parse_promise), ("estimate_keys", parse_keys), ("gpu_features", _features)):
         try:
             parse(getattr(config, name))
         except InputError as error:
@@ -421,6 +422,10 @@ def _check_together(config: Config, where: str) -> None:
             file=where,
             field="lease_seconds",
         )
+
+
+def _features(text: str) -> None:
+    parse_texts(text, "gpu_features", "TYPE=FEATURE,…")
 
 
 def _is_loopback(host: str) -> bool:
@@ -493,4 +498,4 @@ def as_toml(value: Any) -> str:
 
 
 _FIELDS: dict[str, Any] = {f.name: f for f in fields(Config)}
-_SECTIONS = [_POLICY, _ALONE, _SLURM, _CYCLE, _HTTP, _TELEMETRY, _RECORDS]
+_SECTIONS = [_POLICY, _ALONE, _SLURM, _TICK, _HTTP, _TELEMETRY, _RECORDS]

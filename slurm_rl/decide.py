@@ -27,6 +27,7 @@ from slurm_rl.place.catalogue import PLACEMENTS, Placement
 from slurm_rl.place.plan import Planner
 from slurm_rl.policy.catalogue import GIVEN, MULTIFACTOR
 from slurm_rl.policy.fairshare import fair_tree, hold
+from slurm_rl.policy.gate import usable
 from slurm_rl.policy.lane import AGE, charge, in_lane
 from slurm_rl.policy.meta import STATE, meta_tables, why_it_rules
 from slurm_rl.policy.order import call_order_queue, influence_on, site_factor, starving, weight_sum
@@ -65,10 +66,10 @@ def decide(
     `slurm`: settings of the backfill rule `slurm`; Slurm's defaults if there are none.
 
     `scores` replaces the policy's own, one for each pending job: the way of policies that kernels do not know. If they
-    do not pass the gate (`usable`), Slurm's own order (multifactor) stands, and the plan says so.
+    do not pass the gate (policy/gate.py), Slurm's own order (multifactor) stands, and the plan says so.
     """
     rule, placer = RULES[backfill], PLACEMENTS[placement]
-    fallback = scores is not None and not usable(scores, snapshot, snapshot.pending)
+    fallback = scores is not None and not usable(scores, snapshot.world["jobs"][snapshot.pending])
     name = policy.name
     policy = _as_scored(policy, given=scores is not None, fallback=fallback)
     world = _linked(snapshot, policy, rule, placer, guardrails or Guardrails(), weights, memory, slurm)
@@ -235,16 +236,6 @@ def _cycle_is_due(world: World, now: int) -> bool:
             tick = max(tick, now - clean_up) + every
         tick = max(now, tick)
     return tick == now
-
-
-def usable(scores: Array, snapshot: Snapshot, jobs: Array) -> bool:
-    """The one output gate: a finite score for each of these jobs, and not the same for jobs that are not alike."""
-    if scores.shape != jobs.shape or not np.isfinite(scores).all():
-        return False
-    if len(scores) < 2 or float(np.ptp(scores)) > 0.0:
-        return True
-    rows = snapshot.world["jobs"][jobs]
-    return all(len(np.unique(rows[name])) == 1 for name in ("limit", "request"))
 
 
 def _lane(world: World, pool: int) -> dict[int, tuple[float, float]]:

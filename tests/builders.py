@@ -17,7 +17,7 @@ from slurm_rl.policy.registry import parse_policy, with_lane
 from slurm_rl.traces.trace import ASKED_COLUMNS, Labels, Trace, make_trace
 from slurm_rl_sim.limits import with_limits
 from slurm_rl_sim.reservations import with_reservations
-from slurm_rl_sim.simulation import NodeEvents, Simulation
+from slurm_rl_sim.simulation import NodeEvents, ReplayState
 from slurm_rl_sim.workload import requests_of, sorted_by_id
 
 STATES = ("waiting", "queued", "running", "completed", "killed", "rejected")
@@ -146,14 +146,14 @@ def a_simulation(
     by_runs: bool | None = None,
     limits: Limits | None = None,
     reservations: Sequence[Reservation] = (),
-) -> tuple[Simulation, list[int]]:
+) -> tuple[ReplayState, list[int]]:
     """A simulation that has not begun, and the jobs' ids in the order of its rows."""
     trace = a_trace(jobs)
     workload = build(requests_of(trace), cluster)
     if limits is not None:
         workload = with_limits(workload, trace, limits, own_limit=trace.time_limit > 0)
     workload = with_reservations(workload, trace, reservations)
-    simulation = Simulation(
+    simulation = ReplayState(
         workload,
         trace.run_time.astype(np.float64),
         with_lane(parse_policy(policy), lane) if lane else parse_policy(policy),
@@ -172,7 +172,7 @@ def a_simulation(
     return simulation, trace.job_id.tolist()
 
 
-def outcome(simulation: Simulation, ids: Sequence[int]) -> dict[int, Ran]:
+def outcome(simulation: ReplayState, ids: Sequence[int]) -> dict[int, Ran]:
     """What has become of each job so far, by its id."""
     live, log, more = (simulation.world[name] for name in ("live", "log", "log_more"))
     number = simulation.workload.node_number

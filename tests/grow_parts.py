@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_rl.grow.state import Choice, State
+from slurm_rl.grow.state import GrowthStep, State
 
 
 class Clock:
@@ -21,7 +21,7 @@ class Planned:
         self.steps = {int(k.removeprefix("at")): n for k, n in steps.items()}
         self.states: list[State] = []
 
-    def choose(self, state: State) -> Choice | None:
+    def choose(self, state: State) -> GrowthStep | None:
         self.states.append(state)
         step = self.steps.get(len(state.metrics))
         return None if step is None else state.choices[step]

@@ -8,7 +8,7 @@ from slurm_rl.kernel.arrays import Array
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl_sim.metrics import bounded_slowdown
 from slurm_rl_sim.replay import Prepared
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 
 _SHARE = 0.5  # of all windows: those with the larger slowdown
 _LEAST = 1.1  # mean bounded slowdown, below which nobody waits to speak of
@@ -20,7 +20,7 @@ def contended_begins(prepared: Prepared, jobs: int, backfill: str, placement: st
     All windows, if nobody queues anywhere.
     """
     placement = "best-fit" if placement == "mip" else placement  # a plan for every pass would take minutes
-    simulation = Simulation(
+    simulation = ReplayState(
         prepared.workload, prepared.trace.run_time, parse_policy("fcfs"), backfill=backfill, placement=placement
     )
     simulation.run()

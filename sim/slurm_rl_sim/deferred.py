@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_rl_sim.result import Result
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 
 
-def deferral_figures(result: Result, simulation: Simulation) -> dict[str, float | int | None] | None:
+def deferral_figures(result: Result, simulation: ReplayState) -> dict[str, float | int | None] | None:
     """Of the measured jobs that ran: how many were deferred, started in time, and got what they wanted.
 
     A deferral succeeds if its job starts in time on the GPU type that it was left for last. None where no job may be

@@ -27,7 +27,7 @@ from slurm_rl_sim.picking import not_now, pick, see
 from slurm_rl_sim.progress import Progress, check_stepwise
 from slurm_rl_sim.render import as_picture, as_text
 from slurm_rl_sim.rewards import Payment, Rewards
-from slurm_rl_sim.windows import Window, Windows
+from slurm_rl_sim.windows import Window, WindowSource
 
 # Features are logarithms of seconds and counts, shares, and ratios of logarithms: none can leave these bounds.
 BOUND = 64.0
@@ -76,7 +76,7 @@ class ReplayEnv(gymnasium.Env[Any, Any]):
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise unknown_name("render_mode", str(render_mode), self.metadata["render_modes"])
         self.render_mode = render_mode
-        self.windows = Windows(
+        self.windows = WindowSource(
             trace,
             cluster,
             jobs=jobs,

@@ -55,7 +55,7 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class SiteRules:
     """How the site orders, places and backfills."""
 
     policy: PolicySpec
@@ -78,7 +78,7 @@ class Scene:
     pending: Array
     log_median: Array  # [jobs] logarithm of the estimated run time
     spread: Array  # [jobs] of the logarithm
-    site: Site
+    site: SiteRules
     past: Past | None = None
     residuals: Residuals = field(default_factory=Residuals)
     order: Array | None = None  # ranks of the pending jobs, where no kernel can tell them: 0 goes first

@@ -10,7 +10,7 @@ from slurm_rl.kernel import tables as t
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.kernel.jit import kernel
 from slurm_rl.kernel.tables import World
-from slurm_rl.policy.judge import Judge
+from slurm_rl.policy.outside_calls import OutsideCalls
 from slurm_rl.policy.queue import Queue, renew, slurms_order
 
 
@@ -23,7 +23,7 @@ def _anything_fits(world: Array, pool: int) -> bool:
     return next_fitting(w, t.queue(w), first, last, w.stamp) < last
 
 
-def score_from_outside(world: World, judge: Judge, now: int) -> None:
+def score_from_outside(world: World, calls: OutsideCalls, now: int) -> None:
     """Writes scores where the order of a queue matters now; Slurm's own priorities where none are usable."""
     renew_fairshare(world.record, now)
     pools = world["pools"]
@@ -36,7 +36,7 @@ def score_from_outside(world: World, judge: Judge, now: int) -> None:
             continue
         jobs = world["queue"][int(row["queue_first"]) : int(row["queue_last"])].copy()
         renew(world.record, jobs)
-        scores = judge(Queue(world, now, jobs))
+        scores = calls(Queue(world, now, jobs))
         if scores is None:
             scores = np.empty(len(jobs))
             slurms_order(world.record, float(now), jobs, scores)

@@ -6,7 +6,7 @@ import numpy as np
 
 from slurm_rl.kernel.arrays import CPU, GPU, NOW, Array
 from slurm_rl_sim.replay import Prepared
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 
 _BAR, _ROWS = 40, 12
 _CELL, _WIDTH, _QUEUE = 6, 40, 200  # pixels of a node, nodes in a row, pixels of the queue's bars
@@ -14,7 +14,7 @@ _FREE, _BUSY = np.array([226.0, 232.0, 240.0]), np.array([30.0, 64.0, 175.0])
 _GROUND, _WAIT = np.array([255.0, 255.0, 255.0]), np.array([217.0, 119.0, 6.0])
 
 
-def occupancy(simulation: Simulation) -> Array:
+def occupancy(simulation: ReplayState) -> Array:
     """[nodes] share of each node's GPUs (or CPUs, where it has none) that is held."""
     world = simulation.world
     nodes, free = world["nodes"], world["free"][NOW]
@@ -24,7 +24,7 @@ def occupancy(simulation: Simulation) -> Array:
     return np.clip(1.0 - left / np.maximum(total, 1), 0.0, 1.0)
 
 
-def as_text(simulation: Simulation, prepared: Prepared, hand: Array) -> str:
+def as_text(simulation: ReplayState, prepared: Prepared, hand: Array) -> str:
     """A bar for each class of nodes, and the jobs in hand, oldest first."""
     held, workload = occupancy(simulation), prepared.workload
     lines = [f"t = {simulation.now} s"]
@@ -48,7 +48,7 @@ def as_text(simulation: Simulation, prepared: Prepared, hand: Array) -> str:
     return "\n".join(lines) + "\n"
 
 
-def as_picture(simulation: Simulation, hand: Array) -> Array:
+def as_picture(simulation: ReplayState, hand: Array) -> Array:
     """[height, width, 3] uint8: a square for each node, the fuller the darker; a bar for each job in hand, by size."""
     held = occupancy(simulation)
     rows = -(-len(held) // _WIDTH)

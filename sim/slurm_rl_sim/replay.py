@@ -23,7 +23,7 @@ from slurm_rl.kernel.build import Speeds, Workload, build
 from slurm_rl.place.outside import find_placement
 from slurm_rl.place.plan import Planner, PlannerSettings
 from slurm_rl.place.speed import SpeedMatrix
-from slurm_rl.policy.judge import Judge
+from slurm_rl.policy.outside_calls import OutsideCalls
 from slurm_rl.policy.registry import PolicySpec, parse_policy
 from slurm_rl.traces.limits import with_time_limits
 from slurm_rl.traces.trace import Trace
@@ -32,7 +32,7 @@ from slurm_rl_sim.limits import with_limits
 from slurm_rl_sim.metrics import metrics
 from slurm_rl_sim.reservations import with_reservations
 from slurm_rl_sim.result import Result, result_of
-from slurm_rl_sim.simulation import NodeEvents, Simulation, check_deferral
+from slurm_rl_sim.simulation import NodeEvents, ReplayState, check_deferral
 from slurm_rl_sim.validate import run_checked
 from slurm_rl_sim.workload import requests_of, sorted_by_id
 
@@ -208,7 +208,7 @@ def replay(
             check_deferral(contender.backfill, where)
     runs = []
     for contender, where in zip(contenders, places, strict=True):
-        simulation = Simulation(
+        simulation = ReplayState(
             prepared.workload,
             prepared.trace.run_time,
             contender.policy,
@@ -229,28 +229,28 @@ def replay(
                 contender.policy.name,
                 contender.backfill,
                 where,
-                _with_calls(metrics(result), simulation.judge),
+                _with_calls(metrics(result), simulation.calls),
                 seconds,
                 len(prepared.trace) / max(seconds, 1e-9),
                 resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
                 result,
                 deferral_figures(result, simulation),
-                simulation.judge.figures() if simulation.judge is not None else None,
+                simulation.calls.figures() if simulation.calls is not None else None,
             )
         )
     return _with_oracle_gap(runs)
 
 
-def _with_calls(figures: dict[str, float | int | None], judge: Judge | None) -> dict[str, float | int | None]:
+def _with_calls(figures: dict[str, float | int | None], calls: OutsideCalls | None) -> dict[str, float | int | None]:
     """The figures, with what a policy that is Python takes in a pass's latency."""
-    if judge is not None:
-        told = judge.figures()
+    if calls is not None:
+        told = calls.figures()
         for share, taken in (("p50", told["p50_ms"]), ("p99", told["p99_ms"])):
             figures[f"decision_{share}_us"] = (figures[f"decision_{share}_us"] or 0.0) + 1000.0 * (taken or 0.0)
     return figures
 
 
-def _run(simulation: Simulation, prepared: Prepared, label: str, on_progress: Progress | None, check: bool) -> float:
+def _run(simulation: ReplayState, prepared: Prepared, label: str, on_progress: Progress | None, check: bool) -> float:
     """Runs to the end; in slices where somebody watches."""
     began = time.perf_counter()
     if check:

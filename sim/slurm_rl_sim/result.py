@@ -10,7 +10,7 @@ from slurm_rl.kernel.arrays import TYPE, Array
 from slurm_rl.kernel.build import Workload
 from slurm_rl.traces.trace import Trace
 from slurm_rl_sim import state as st
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 
 _TOO_MANY = "too many jobs were waiting or running when it was submitted: GrpSubmitJobs or MaxSubmitJobs"
 STATE_NAMES = {st.COMPLETED: "COMPLETED", st.KILLED: "TIMEOUT", st.REJECTED: "REJECTED"}
@@ -84,7 +84,7 @@ class Result:
         return job, np.repeat(self.log_first[jobs], count) + offset
 
 
-def result_of(simulation: Simulation, trace: Trace, measured: Array) -> Result:
+def result_of(simulation: ReplayState, trace: Trace, measured: Array) -> Result:
     """Reads a finished simulation; jobs still in a queue never fitted."""
     live = simulation.world["live"]
     rejected = dict(simulation.workload.rejected)
@@ -114,7 +114,7 @@ def result_of(simulation: Simulation, trace: Trace, measured: Array) -> Result:
     )
 
 
-def _latency(simulation: Simulation) -> tuple[float, float]:
+def _latency(simulation: ReplayState) -> tuple[float, float]:
     counts = simulation.world["latency"]
     total = int(counts.sum())
     if total == 0 or simulation.cycles_per_second <= 0:

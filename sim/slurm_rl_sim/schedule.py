@@ -130,7 +130,7 @@ def _room_for_arrivals(w: Record, pool: int) -> bool:
 
 @inlined
 def _arrivals(w: Record, now: int, pool: int) -> int:
-    """Tests the jobs that have just arrived, in order, against what is free (and EASY's standing reservation)."""
+    """Tests the jobs that have just arrived, in order, against what is free (and the reservation of EASY)."""
     pools, queue, requests, jobs, live = t.pools(w), t.queue(w), t.requests(w), t.jobs(w), t.live(w)
     first, last = pools.queue_first[pool], pools.queue_last[pool]
     if pools.fresh[pool] == 1:
@@ -162,7 +162,7 @@ def preempt(w: Record, now: int, pool: int) -> bool:
     if i == last:
         return False
     blocked = order[i]
-    bar = _standing(w, blocked, now)
+    bar = _preemption_rank(w, blocked, now)
     base = t.pools(w).first_job[pool]
     candidates = t.pools(w).running[pool]
     victims = np.empty(candidates, dtype=np.int64)
@@ -170,18 +170,18 @@ def preempt(w: Record, now: int, pool: int) -> bool:
     count = 0
     fits = False
     while not fits:
-        worst, worst_standing = -1, bar
+        worst, worst_rank = -1, bar
         for k in range(candidates):
             if not taken[k]:
                 j = t.running(w)[base + k]
-                standing = _standing(w, j, now)
+                rank = _preemption_rank(w, j, now)
                 # Of equals, the one that started last loses least.
-                if standing < worst_standing or (
+                if rank < worst_rank or (
                     worst >= 0
-                    and standing == worst_standing
+                    and rank == worst_rank
                     and t.live(w).start[j] > t.live(w).start[t.running(w)[base + worst]]
                 ):
-                    worst, worst_standing = k, standing
+                    worst, worst_rank = k, rank
         if worst < 0:
             return False
         taken[worst] = True
@@ -200,7 +200,7 @@ call_preempt = by_address("preempt", preempt, BOOL, INT, INT)
 
 
 @inlined
-def _standing(w: Record, j: int, now: int) -> float:
+def _preemption_rank(w: Record, j: int, now: int) -> float:
     """What preemption compares, higher keeps its nodes: short remaining time under srpt, else the own priority."""
     if w.by_remaining:
         ran = t.live(w).done[j]

@@ -25,8 +25,9 @@ from slurm_rl.place.outside import find_placement
 from slurm_rl.place.plan import Planner
 from slurm_rl.policy.catalogue import POLICIES
 from slurm_rl.policy.features import JOB_COUNT, POOL_COUNT
-from slurm_rl.policy.judge import Judge
 from slurm_rl.policy.meta import meta_tables
+from slurm_rl.policy.multifactor import RAW_PARTITION
+from slurm_rl.policy.outside_calls import OutsideCalls
 from slurm_rl.policy.registry import PolicySpec, booked, network_tables, settings_for
 from slurm_rl_sim import state as st
 from slurm_rl_sim.best import sorts_as_it_looks
@@ -62,7 +63,7 @@ def check_deferral(backfill: str, placement: str) -> None:
         raise InputError(problem, field="--defer", remedy=f"use --backfill {others}")
 
 
-class Simulation:
+class ReplayState:
     """Holds all arrays of one replay; `run` to the end, or go from pass to pass with `to_next_pass`."""
 
     def __init__(
@@ -97,10 +98,10 @@ class Simulation:
             policy = booked(policy)
         self.workload, self.policy = workload, policy
         self.planner = (planner or Planner()) if self.placement.planned else None
-        self.judge = Judge(policy.outside) if policy.outside is not None else None
+        self.calls = OutsideCalls(policy.outside) if policy.outside is not None else None
         own: dict[str, Array] = {}
         if slurm is not None:
-            raw = "NO_NORMAL_PART" in slurm.priority_flags
+            raw = RAW_PARTITION in slurm.priority_flags
             own |= partition_tables(workload, slurm.partitions, raw=raw)
             if weights is None and slurm.has_weights:
                 own["points"] = static_points(workload, slurm)
@@ -190,7 +191,7 @@ class Simulation:
     def run(self, until: int = int(NEVER) - 1) -> bool:
         """Simulates up to an instant, or to the end; whether the end was reached."""
         ticks, wall = _read_cycles(), time.perf_counter()
-        done = self._pass_by_pass(until) if self.planner or self.judge else self._advance(until, pause=False) == DONE
+        done = self._pass_by_pass(until) if self.planner or self.calls else self._advance(until, pause=False) == DONE
         elapsed = time.perf_counter() - wall
         if elapsed > 1e-4:
             self.cycles_per_second = (_read_cycles() - ticks) / elapsed
@@ -220,8 +221,8 @@ class Simulation:
 
     def finish_pass(self) -> None:
         """Makes the pass that `to_next_pass` stopped before, and stops before anything else happens."""
-        if self.judge is not None:
-            score_from_outside(self.world, self.judge, self.now)
+        if self.calls is not None:
+            score_from_outside(self.world, self.calls, self.now)
         if self.planner:
             self._plan(self.planner)
         self._advance(self.now, pause=False)

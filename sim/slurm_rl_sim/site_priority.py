@@ -14,6 +14,7 @@ from slurm_rl.backfill.slurm_settings import SlurmSettings
 from slurm_rl.domain.limits import Limits, PartitionBounds
 from slurm_rl.kernel.arrays import GPU_MILLI, UNLIMITED, Array
 from slurm_rl.kernel.build import Workload
+from slurm_rl.policy.multifactor import RELATIVE_TO_TIME, partition_shares, size_share
 
 
 def partition_tables(workload: Workload, partitions: Mapping[str, PartitionBounds], *, raw: bool) -> dict[str, Array]:
@@ -22,8 +23,7 @@ def partition_tables(workload: Workload, partitions: Mapping[str, PartitionBound
     factors = {name: p.factor for name, p in partitions.items() if p.factor is not None}
     found: dict[str, Array] = {}
     if factors:
-        most = 1.0 if raw else max(factors.values()) or 1.0
-        found["partition_factor"] = np.array([factors.get(name, 0.0) / most for name in names] or [0.0])
+        found["partition_factor"] = partition_shares(names, factors, raw=raw)
     tier = np.array([_tier(partitions.get(name)) for name in names] or [1], dtype=np.int64)
     if len(set(tier.tolist())) > 1:
         found["tiers"] = tier[workload.jobs["partition"]]
@@ -52,21 +52,16 @@ def static_points(workload: Workload, slurm: SlurmSettings) -> Array:
     if not counted:
         cpus = np.zeros(len(requests))
     job = workload.jobs["request"]
-    size = _size(cpus[job], fewest[job], all_cpus, all_nodes, workload.jobs["limit"], slurm)
+    size = size_share(
+        cpus[job],
+        fewest[job],
+        all_cpus,
+        all_nodes,
+        workload.jobs["limit"],
+        small=slurm.priority_favor_small,
+        relative=RELATIVE_TO_TIME in slurm.priority_flags,
+    )
     return np.ascontiguousarray(weight * size + _tres(workload, cpus, fewest, slurm)[job])
-
-
-def _size(cpus: Array, nodes: Array, all_cpus: float, all_nodes: int, limit: Array, slurm: SlurmSettings) -> Array:
-    """M1: as priority_multifactor.c has it, with PriorityFavorSmall and SMALL_RELATIVE_TO_TIME."""
-    small = slurm.priority_favor_small
-    if "SMALL_RELATIVE_TO_TIME" in slurm.priority_flags:
-        minutes = np.maximum(limit // 60, 1)
-        share = np.maximum(nodes * all_cpus / all_nodes, cpus) / minutes / all_cpus
-        return np.clip(1.0 - share if small else share, 0.0, 1.0)
-    by_nodes, by_cpus = nodes / all_nodes, cpus / all_cpus
-    if small:
-        by_nodes, by_cpus = 1.0 - by_nodes, 1.0 - by_cpus
-    return np.clip(np.where(cpus > 0, (by_nodes + by_cpus) / 2, by_nodes), 0.0, 1.0)
 
 
 def _tres(workload: Workload, cpus: Array, nodes: Array, slurm: SlurmSettings) -> Array:

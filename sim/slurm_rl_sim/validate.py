@@ -11,7 +11,7 @@ from slurm_rl.errors import SlurmRlError
 from slurm_rl.kernel.arrays import GPU, GPU_MILLI, NOW, PARTS, SHARING, TYPE
 from slurm_rl.kernel.fitting import need_of
 from slurm_rl_sim import state as st
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 
 _RESOURCES = ("CPUs", "MB", "GPUs", "other GRES")
 
@@ -20,7 +20,7 @@ class StateError(SlurmRlError):
     """The engine's state contradicts itself: a bug of ours; the message names what is wrong."""
 
 
-def run_checked(simulation: Simulation) -> None:
+def run_checked(simulation: ReplayState) -> None:
     """Runs to the end and checks the state before and after every scheduling pass."""
     while simulation.to_next_pass():
         check_state(simulation)
@@ -29,13 +29,13 @@ def run_checked(simulation: Simulation) -> None:
     check_state(simulation)
 
 
-def check_state(simulation: Simulation) -> None:
+def check_state(simulation: ReplayState) -> None:
     """Raises StateError with the first contradiction."""
     for problem in problems(simulation):
         raise StateError(f"at {simulation.now} s: {problem}: please report this, with the trace")
 
 
-def problems(simulation: Simulation) -> Iterator[str]:
+def problems(simulation: ReplayState) -> Iterator[str]:
     """What is wrong, if anything."""
     yield from _chains(simulation)
     yield from _free(simulation)
@@ -44,7 +44,7 @@ def problems(simulation: Simulation) -> Iterator[str]:
     yield from _queues(simulation)
 
 
-def _chain(simulation: Simulation, at: int) -> list[int]:
+def _chain(simulation: ReplayState, at: int) -> list[int]:
     """The entries of a chain; stops at one that it has met before."""
     following = simulation.world["entries"]["next"]
     found: list[int] = []
@@ -56,7 +56,7 @@ def _chain(simulation: Simulation, at: int) -> list[int]:
     return found
 
 
-def _chains(simulation: Simulation) -> Iterator[str]:
+def _chains(simulation: ReplayState) -> Iterator[str]:
     """Entries: each is spare, or in the chain of one job; a running job holds all its units on nodes it may use."""
     world = simulation.world
     live, jobs, requests, entries, nodes = (world[t] for t in ("live", "jobs", "requests", "entries", "nodes"))
@@ -83,7 +83,7 @@ def _chains(simulation: Simulation) -> Iterator[str]:
         yield f"{len(entries) - 1 - len(owner)} entries are lost"
 
 
-def _free(simulation: Simulation) -> Iterator[str]:
+def _free(simulation: ReplayState) -> Iterator[str]:
     """What is free on each node is what it has less what jobs hold; pools' sums are the sums of their nodes."""
     world = simulation.world
     nodes, free, used, total, entries = (world[t] for t in ("nodes", "free", "used", "total", "entries"))
@@ -137,7 +137,7 @@ def _nodes(entry: np.void) -> range:
     return range(int(entry["node"]), int(entry["node"]) + int(entry["more"]) + 1)
 
 
-def _runs(simulation: Simulation) -> Iterator[str]:
+def _runs(simulation: ReplayState) -> Iterator[str]:
     """Runs cover each pool's nodes, say what is free on each now, and neighbours that are alike are in one."""
     world = simulation.world
     if not world["by_runs"]:
@@ -161,7 +161,7 @@ def _wrong_gpu(request: np.void, n: int, k: int, device: np.ndarray) -> Iterator
         yield f"GPU {k} of node {n} is not shared as its job asks"
 
 
-def _running(simulation: Simulation) -> Iterator[str]:
+def _running(simulation: ReplayState) -> Iterator[str]:
     """Who runs holds nodes, is in the heap once, and stands in its pool's running list by expected end."""
     world = simulation.world
     live, pools = world["live"], world["pools"]
@@ -184,7 +184,7 @@ def _running(simulation: Simulation) -> Iterator[str]:
             yield f"pool {pool}: its running list is {listed}, should be {wanted}"
 
 
-def _queues(simulation: Simulation) -> Iterator[str]:
+def _queues(simulation: ReplayState) -> Iterator[str]:
     """Queues hold the waiting jobs of their pools in order; nobody is lost; bookings lie ahead."""
     world = simulation.world
     live, pools = world["live"], world["pools"]

@@ -29,7 +29,7 @@ from slurm_rl_sim.progress import Progress
 from slurm_rl_sim.replay import Prepared, prepare
 from slurm_rl_sim.result import result_of
 from slurm_rl_sim.rewards import Payment
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 from slurm_rl_sim.stretch import stretch
 
 PARTS = ("train", "test")  # of a trace's time: the first, and what is left
@@ -47,7 +47,7 @@ _CONSTANT = frozenset(
 class Window:
     """A window, the jobs in the agent's hand, and what the baseline makes of it."""
 
-    simulation: Simulation
+    simulation: ReplayState
     prepared: Prepared
     opening: int
     hand: Array
@@ -90,7 +90,7 @@ def _keep_order(world: World, kept: bool) -> None:
     world["pools"]["planned"] = 0  # what the last pass found out was for the other kind of order
 
 
-class Windows:
+class WindowSource:
     """Draws windows and pays for schedules; it keeps nothing of the windows that are played."""
 
     def __init__(
@@ -187,8 +187,8 @@ class Windows:
             self._measure_baseline(window, other)
         return window
 
-    def _simulate(self, prepared: Prepared, policy: PolicySpec) -> Simulation:
-        return Simulation(
+    def _simulate(self, prepared: Prepared, policy: PolicySpec) -> ReplayState:
+        return ReplayState(
             prepared.workload, prepared.trace.run_time, policy, backfill=self._backfill, placement=self._placement
         )
 
@@ -208,7 +208,7 @@ class Windows:
         if not window.baseline:
             self._measure_baseline(window, self._simulate(window.prepared, self._baseline))
 
-    def _measure_baseline(self, window: Window, simulation: Simulation) -> None:
+    def _measure_baseline(self, window: Window, simulation: ReplayState) -> None:
         simulation.run()
         result = result_of(simulation, window.prepared.trace, window.prepared.measured)
         window.baseline |= some_metrics(result, self.told)

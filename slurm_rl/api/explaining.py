@@ -12,7 +12,7 @@ from slurm_rl.api.stepping import Simulation
 from slurm_rl.controller.outside import scorer
 from slurm_rl.decide import decide
 from slurm_rl.errors import InputError
-from slurm_rl.policy.judge import Judge
+from slurm_rl.policy.outside_calls import OutsideCalls
 from slurm_rl.policy.queue import Queue, renew
 from slurm_rl.policy.vocabulary import WORDS
 
@@ -57,7 +57,7 @@ def explain(job: Any, within: Simulation | str | Path | None = None) -> Explanat
         raise InputError(f"job {job!r} does not wait at {engine.now}")
     scores = None
     if within.policy.outside is not None:
-        scores = scorer(Judge(within.policy.outside), within.policy)(snapshot)
+        scores = scorer(OutsideCalls(within.policy.outside), within.policy)(snapshot)
     elif within.policy.name == "by hand":
         scores = engine.world["live"]["score"][snapshot.pending]
     plan = decide(snapshot, within.policy, backfill=within.backfill, placement=within.placement, scores=scores)

@@ -25,7 +25,7 @@ from slurm_rl_sim.given import trace_and_cluster
 from slurm_rl_sim.metrics import metrics
 from slurm_rl_sim.replay import Run, prepare, window_of
 from slurm_rl_sim.result import result_of
-from slurm_rl_sim.simulation import Simulation as Engine
+from slurm_rl_sim.simulation import ReplayState as Engine
 
 
 class Simulation:
@@ -125,7 +125,7 @@ class Simulation:
         """Runs to the end, and gives what `replay` gives."""
         self.run()
         result = result_of(self.engine, self.prepared.trace, self.prepared.measured)
-        told = self.engine.judge.figures() if self.engine.judge is not None else None
+        told = self.engine.calls.figures() if self.engine.calls is not None else None
         run = Run(self.policy.name, self.backfill, self.placement, metrics(result), 0.0, 0.0, 0.0, result, outside=told)
         return Results(self.prepared, [run])
 

@@ -57,7 +57,7 @@ def make_bitmaps(world: World) -> None:
     slots = max(len(requests) if held else min(depth, len(requests)), 1)
     world["avail"] = np.zeros((slots, len(nodes)), dtype=np.int64)
     world["roomy"] = np.zeros((slots, words), dtype=np.int64)
-    world["slot_shape"] = np.zeros(slots, dtype=np.int64)
+    world["slot_request"] = np.zeros(slots, dtype=np.int64)
     world["tally"] = np.zeros(len(world["users"]) + len(world["part_bits"]), dtype=np.int64)
 
 

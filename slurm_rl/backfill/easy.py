@@ -61,7 +61,7 @@ def easy_pass(
         i = next_fitting(w, order, i + 1, last, stamp)
         if i >= last:
             return count
-        foresee(w, pool, order[head])
+        bound_shadow(w, pool, order[head])
     while i < last:
         j = order[i]
         i += 1
@@ -98,7 +98,7 @@ def _meet_again(w: Record, pool: int, a: int, b: int, target: int, count: int) -
 
 
 @inlined
-def foresee(w: Record, pool: int, head: int) -> None:
+def bound_shadow(w: Record, pool: int, head: int) -> None:
     """The earliest that the head could fit by the pool's sums alone: a bound on the shadow time (E2), cheap to have.
 
     A job that ends by this bound may start whatever the reservation turns out to be; nodes are planned only when

@@ -39,7 +39,7 @@ def room_now(w: Record, s: int, stamp: int) -> int:
     if requests.slot_stamp[s] != stamp:
         slot = w.slots
         w.slots = slot + 1
-        requests.slot_stamp[s], requests.slot[s], t.slot_shape(w)[slot] = stamp, slot, s
+        requests.slot_stamp[s], requests.slot[s], t.slot_request(w)[slot] = stamp, slot, s
         avail, roomy, free = t.avail(w), t.roomy(w), t.free(w)
         for k in range(roomy.shape[1]):
             roomy[slot, k] = 0
@@ -63,7 +63,7 @@ def note_started(w: Record, j: int) -> None:
         n = entries.node[e]
         for slot in range(w.slots):
             if has(roomy, slot, n):
-                s = t.slot_shape(w)[slot]
+                s = t.slot_request(w)[slot]
                 room = node_room(free, NOW, n, requests.cpu[s], requests.mem[s], requests.gpu[s], _most(w, s))
                 avail[slot, n] = room
                 if room == 0:

@@ -13,6 +13,7 @@ from typing import Any
 from slurm_rl.backfill.conf_partitions import partition_lines
 from slurm_rl.domain.durations import seconds_of
 from slurm_rl.domain.limits import PartitionBounds
+from slurm_rl.domain.tres import tres_weights
 from slurm_rl.errors import InputError, unknown_name
 
 FOREVER = 365 * 86400  # UNLIMITED, in seconds
@@ -228,8 +229,7 @@ def settings_from(values: Mapping[str, str], base: SlurmSettings = _DEFAULTS) ->
         changes["priority_flags"] = tuple(f.strip().upper() for f in flags.split(",") if f.strip())
     weights = {key: _number(name, lower[name.lower()]) for name, key in _WEIGHTS.items() if name.lower() in lower}
     if (tres := lower.get("priorityweighttres", "")) not in _NONE:
-        pairs = (item.partition("=") for item in tres.split(",") if "=" in item)
-        changes["tres_weights"] = {name.strip(): _number("PriorityWeightTRES", value) for name, _, value in pairs}
+        changes["tres_weights"] = tres_weights(tres)
         weights["tres"] = sum(changes["tres_weights"].values())
     if weights:
         changes |= {"weights": dict(base.weights) | weights, "has_weights": True}

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from slurm_rl.bench.schedulers import BASE, contender_of, measured, mixed
 from slurm_rl.bench.standings import cell
 from slurm_rl.bench.statistics import Interval, ratio
-from slurm_rl.bench.suite import Drawing, Findings, Row, Settings, Table, Unit
+from slurm_rl.bench.suite import Drawing, Findings, PageTable, Row, Settings, Unit
 from slurm_rl.bench.training import JOBS, SCENES, Variant, iterations, trained
 from slurm_rl.report.charts import Axis
-from slurm_rl.report.intervals import Bar, draw_bars
+from slurm_rl.report.intervals import IntervalBar, draw_bars
 from slurm_rl.report.text import plural
 from slurm_rl.traces.generate import generate
 from slurm_rl.traces.regimes import REGIMES, regime
@@ -105,9 +105,9 @@ def find(rows: Sequence[Row], settings: Settings) -> Findings:
                             "no part's removal makes it worse beyond chance")
             + (f"; better without {', '.join(harmful)}." if harmful else ".")
         )  # fmt: skip
-        tables.append(Table(f"{agent} without a part", ("removed", *_AIMS.values()),
+        tables.append(PageTable(f"{agent} without a part", ("removed", *_AIMS.values()),
                             [[n, *(cell(found[n][a], 3) for a in _AIMS)] for n in order]))  # fmt: skip
-        bars = [Bar(n, found[n]["mixed"].value, found[n]["mixed"].low, found[n]["mixed"].high, i)
+        bars = [IntervalBar(n, found[n]["mixed"].value, found[n]["mixed"].low, found[n]["mixed"].high, i)
                 for i, n in enumerate(order)]  # fmt: skip
         picture = draw_bars(f"Ablation of {agent}", bars, Axis("ratio to the whole", "count"), 1.0)
         caption = f"{agent} without a part: mixed objective against the whole."

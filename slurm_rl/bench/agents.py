@@ -10,10 +10,10 @@ from slurm_rl.bench.curves import draw_curves
 from slurm_rl.bench.schedulers import BASE, LIMIT, available, contender_of, measured
 from slurm_rl.bench.standings import cell
 from slurm_rl.bench.statistics import Interval, ratio
-from slurm_rl.bench.suite import Drawing, Findings, Row, Settings, Table, Unit
+from slurm_rl.bench.suite import Drawing, Findings, PageTable, Row, Settings, Unit
 from slurm_rl.bench.training import JOBS, SCENES, Variant, iterations, public_traces, real_workloads, trained, windows
 from slurm_rl.report.charts import Axis
-from slurm_rl.report.intervals import Bar, draw_bars
+from slurm_rl.report.intervals import IntervalBar, draw_bars
 from slurm_rl.report.text import duration, plural
 from slurm_rl_sim.replay import Contender, prepare, replay
 
@@ -117,14 +117,15 @@ def find(rows: Sequence[Row], settings: Settings) -> Findings:
         "metadqn and the bandits order no jobs: they choose among nine policies, one of which, rl:default, was trained "
         "for longer than any of these.",
     ]
-    table = Table(
+    table = PageTable(
         "On real traces", ("agent", "budget", *_AIMS.values(), *traces, "longest training"),
         [[a, b, *(cell(_paired(rows, a, b, c)) for c in _AIMS),
           *(cell(_paired([r for r in rows if r["trace"] == t], a, b, "slowdown")) for t in traces),
           duration(took[a, b]) if took[a, b] else "–"] for a, b in order],
         f"Ratios to {BASE}, below 1 is better; columns of traces: mean bounded slowdown.",
     )  # fmt: skip
-    bars = [Bar(a if b == "none" else f"{a} ({b})", score[a, b].value, score[a, b].low, score[a, b].high, i, a == LIMIT)
+    bars = [IntervalBar(a if b == "none" else f"{a} ({b})", score[a, b].value, score[a, b].low, score[a, b].high, i,
+                        a == LIMIT)
             for i, (a, b) in enumerate(order)]  # fmt: skip
     drawings = [
         *_curves(curves),

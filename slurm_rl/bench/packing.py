@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 
 from slurm_rl.bench import pods
-from slurm_rl.bench.pods import Filling, Nodes
+from slurm_rl.bench.pods import Filling, PodNodes
 from slurm_rl.bench.statistics import Interval, difference, mean
-from slurm_rl.bench.suite import Drawing, Findings, Row, Settings, Table, Unit
+from slurm_rl.bench.suite import Drawing, Findings, PageTable, Row, Settings, Unit
 from slurm_rl.kernel.arrays import MIX, Array
 from slurm_rl.place.plan import Planner, PlannerSettings
 from slurm_rl.place.problem import Weights
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.report.charts import Axis
-from slurm_rl.report.intervals import Bar, draw_bars
+from slurm_rl.report.intervals import IntervalBar, draw_bars
 from slurm_rl.report.text import plural
 from slurm_rl_sim.replay import prepare
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 
 # What fills: its name, and the placement of the engine behind it.
 PLACED = {
@@ -102,7 +102,7 @@ def _by_placement(filling: Filling, by: str) -> Array:
     # Who was refused stays refused, since nobody leaves: a programme looks at those who came last.
     prepared = prepare(filling.trace(together), filling.cluster)
     planner = Planner(PlannerSettings(weights=Weights(blocked=_BLOCKED)))
-    simulation = Simulation(
+    simulation = ReplayState(
         prepared.workload, prepared.trace.run_time, parse_policy("lcfs" if together > 1 else "fcfs"),
         backfill="firstfit", placement=PLACED[by], planner=planner,
     )  # fmt: skip
@@ -124,7 +124,7 @@ def _known_mix(filling: Filling, requests: Array) -> Array:
 
 def _by_rule(filling: Filling) -> Array:
     """FGD that skips a pod with more CPUs for each GPU than 1.5 times what is free for each free GPU: one line."""
-    nodes = Nodes(filling.cluster, filling.mix())
+    nodes = PodNodes(filling.cluster, filling.mix())
     choice, grown = np.zeros(1, dtype=np.int64), np.zeros(1)
     placed = np.zeros(len(filling), dtype=bool)
     on_cpu_nodes = nodes.size[:, 2] == 0
@@ -193,14 +193,14 @@ def find(rows: Sequence[Row], settings: Settings) -> Findings:
         order = sorted(by, key=lambda m: -leads[m].value)
         table = [[m, *(_share([v[a] for v in by[m].values()]) for a in _AIMS), f"{100 * leads[m].value:+.2f} points "
                   f"({100 * leads[m].low:+.2f} to {100 * leads[m].high:+.2f})"] for m in order]  # fmt: skip
-        tables.append(Table(f"Filled: {where}", ("method", *_AIMS.values(), f"GPUs against {BEST}"), table))
+        tables.append(PageTable(f"Filled: {where}", ("method", *_AIMS.values(), f"GPUs against {BEST}"), table))
         summary += _said(where, by, leads, order)
         figures[where] = {m: {"gpu_allocation": mean([v["gpu_allocation"] for v in by[m].values()]).as_list(),
                               "against_fgd": leads[m].as_list()} for m in order}  # fmt: skip
         bars = []
         for i, m in enumerate(order):
             own = mean([v["gpu_allocation"] for v in by[m].values()])
-            bars.append(Bar(m, own.value, own.low, own.high, i))
+            bars.append(IntervalBar(m, own.value, own.low, own.high, i))
         picture = draw_bars(f"GPUs given out: {where}", bars, Axis("of all GPUs", "share"))
         drawings.append(Drawing(f"gpu_allocation_{where}", f"GPUs given out at the end, {where}.", *picture))
     drawings += _curves(rows)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slurm_rl.bench.pods import MILLI, Filling, Nodes
+from slurm_rl.bench.pods import MILLI, Filling, PodNodes
 from slurm_rl.kernel.arrays import Array
 
 CANDIDATES = 8
@@ -19,11 +19,11 @@ _HEAVY = 1.5  # times the free CPUs of a free GPU: where it begins to skip
 _NEVER = -1e9
 
 
-class View:
+class PodView:
     """What the agent sees of one pod: candidate nodes, the pod and the whole cluster, all as shares."""
 
     def __init__(self, filling: Filling) -> None:
-        self.asks, self.nodes = filling.asks(), Nodes(filling.cluster, filling.mix())
+        self.asks, self.nodes = filling.asks(), PodNodes(filling.cluster, filling.mix())
         self.total = self.nodes.free
         self.asked, self.given, self.at = 0.0, 0.0, 0
         self.choice = np.zeros(CANDIDATES, dtype=np.int64)
@@ -139,7 +139,7 @@ def train(make: Callable[[int], Filling], recipe: Recipe, seed: int) -> tuple[Ne
     net = Net()
     optimiser = torch.optim.Adam(net.parameters(), lr=recipe.rate)
     number = 10_000 * (seed + 1)
-    views = [View(make(number + i)) for i in range(recipe.together)]
+    views = [PodView(make(number + i)) for i in range(recipe.together)]
     number += recipe.together
     curve, ended = [], []
     shape = (recipe.length, recipe.together)
@@ -164,7 +164,7 @@ def train(make: Callable[[int], Filling], recipe: Recipe, seed: int) -> tuple[Ne
                 last[t, e] = view.over
                 if view.over:
                     ended.append(view.given / view.total[2])
-                    views[e] = View(make(number))
+                    views[e] = PodView(make(number))
                     number += 1
         final = np.zeros(recipe.together, dtype=np.float32)
         seen = [
@@ -216,9 +216,9 @@ def _update(net: Net, optimiser: torch.optim.Optimizer, recipe: Recipe, tape: li
             optimiser.step()
 
 
-def fill(net: Net, filling: Filling) -> tuple[Array, Nodes]:
+def fill(net: Net, filling: Filling) -> tuple[Array, PodNodes]:
     """Which pods a trained agent places, always its first choice; and what is left free."""
-    view = View(filling)
+    view = PodView(filling)
     node, pod = np.zeros((1, CANDIDATES, _NODE), dtype=np.float32), np.zeros((1, _POD), dtype=np.float32)
     tensors = torch.from_numpy(node), torch.from_numpy(pod)
     with torch.no_grad():

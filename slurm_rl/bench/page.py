@@ -15,7 +15,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from slurm_rl import __version__
-from slurm_rl.bench.rows import Kept, finished, replace, write_csv
+from slurm_rl.bench.rows import FinishedUnit, finished, replace, write_csv
 from slurm_rl.bench.suite import Findings, Settings, Suite
 from slurm_rl.report.figures import write_drawings
 from slurm_rl.report.text import duration
@@ -41,7 +41,9 @@ def write(suite: Suite, settings: Settings, out: Path) -> tuple[Findings, list[P
     return found, [*written, *figures], lacking
 
 
-def page(command: str, settings: Settings, found: Findings, kept: Mapping[str, Kept], *, sortable: bool = False) -> str:
+def page(
+    command: str, settings: Settings, found: Findings, kept: Mapping[str, FinishedUnit], *, sortable: bool = False
+) -> str:
     """One page that needs nothing else; `sortable`: a click on a heading sorts, and a word filters the tables."""
     drawings: list[dict[str, Any]] = [
         {"uri": "data:image/svg+xml;base64," + base64.b64encode(d.svg.encode()).decode("ascii"), "name": d.name,

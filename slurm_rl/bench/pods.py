@@ -126,7 +126,7 @@ def _part(cluster: Cluster, nodes: int, seed: int) -> Cluster:
     return Cluster(f"part of {cluster.name}", tuple(kept))
 
 
-class Nodes:
+class PodNodes:
     """What is free on each node; a pod is put on one and never leaves."""
 
     def __init__(self, cluster: Cluster, mix: Array) -> None:

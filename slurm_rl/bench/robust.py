@@ -11,10 +11,10 @@ import numpy as np
 from slurm_rl.bench.schedulers import LIMIT, reachable, runs
 from slurm_rl.bench.standings import by_scheduler, cell, looks_of, percent, shown
 from slurm_rl.bench.statistics import Interval, mean, ratio
-from slurm_rl.bench.suite import Drawing, Findings, Row, Settings, Table, Unit
+from slurm_rl.bench.suite import Drawing, Findings, PageTable, Row, Settings, Unit
 from slurm_rl.domain.cluster import Cluster
 from slurm_rl.report.charts import Axis
-from slurm_rl.report.intervals import Bar, draw_bars
+from slurm_rl.report.intervals import IntervalBar, draw_bars
 from slurm_rl.report.radar import draw_radar
 from slurm_rl.report.text import plural
 from slurm_rl.traces.arrivals import DAY
@@ -181,14 +181,14 @@ def find(rows: Sequence[Row], settings: Settings) -> Findings:
         f"all jobs in it): {sum(explosions[n] for n in names):,} of {total:,} runs; most under {most} "
         f"({explosions[most]})."
     )
-    table = Table(
+    table = PageTable(
         "Mean completion time under a distortion, as a multiple of the clean run's",
         ("scheduler", "all", *kinds, "queue explosions", "spread over seeds"),
         [[n, cell(hurt[n]), *(cell(by_kind[n][k]) for k in kinds), f"{explosions[n]} of {len(dirty[n])}",
           _spread(dirty[n])] for n in sorted(dirty, key=lambda n: hurt[n].value)],
         "Spread: mean coefficient of variation of a scenario's mean completion time over seeds.",
     )  # fmt: skip
-    leaders = Table(
+    leaders = PageTable(
         "First under each distortion, mixed objective", ("distortion", "first", "second", "ahead by", "clear"),
         [[k, f, s, percent(lead), "yes" if lead.high < 1 else "no"] for k, (f, s, lead) in firsts.items()],
     )  # fmt: skip
@@ -216,7 +216,7 @@ def _drawings(
         [[by_kind[n][k].value for k in LEVELS] for n in names], looks_of(names),
     )  # fmt: skip
     order = sorted(hurt, key=lambda n: hurt[n].value)
-    bars = [Bar(n, hurt[n].value, hurt[n].low, hurt[n].high, i, n == LIMIT) for i, n in enumerate(order)]
+    bars = [IntervalBar(n, hurt[n].value, hurt[n].low, hurt[n].high, i, n == LIMIT) for i, n in enumerate(order)]
     return [
         Drawing("robustness_radar", "Mean completion time as a multiple of the clean run's.", *radar),
         Drawing("robustness", "Over all distortions, with 95% intervals.",

@@ -20,7 +20,7 @@ MANIFEST, ROWS, PARTS = "bench.json", "runs.jsonl", "parts"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class FinishedUnit:
     """A finished unit."""
 
     rows: list[Row]
@@ -44,16 +44,16 @@ def append(file: Path, unit: str, rows: Sequence[Row], seconds: float) -> None:
         os.close(handle)
 
 
-def finished(out: Path) -> dict[str, Kept]:
+def finished(out: Path) -> dict[str, FinishedUnit]:
     """Finished units by name, from the common file and from those of parts."""
-    found: dict[str, Kept] = {}
+    found: dict[str, FinishedUnit] = {}
     for file in [out / ROWS, *sorted((out / PARTS).glob("*.jsonl"))]:
         if not file.is_file():
             continue
         for line in file.read_bytes().split(b"\n"):
             try:
                 value = json.loads(line)
-                found.setdefault(value["unit"], Kept(value["rows"], value["seconds"]))
+                found.setdefault(value["unit"], FinishedUnit(value["rows"], value["seconds"]))
             except (ValueError, KeyError, TypeError):
                 continue  # torn, or empty
     return found

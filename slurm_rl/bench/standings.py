@@ -11,10 +11,10 @@ import numpy as np
 
 from slurm_rl.bench.schedulers import ANCESTORS, BASE, JCT_GRID, LIMIT, fixed, reachable
 from slurm_rl.bench.statistics import Interval, mean, ratio
-from slurm_rl.bench.suite import Drawing, Findings, Row, Settings, Table
+from slurm_rl.bench.suite import Drawing, Findings, PageTable, Row, Settings
 from slurm_rl.report.charts import Axis, Chart, Panel
 from slurm_rl.report.figures import standalone
-from slurm_rl.report.intervals import Bar, draw_bars
+from slurm_rl.report.intervals import IntervalBar, draw_bars
 from slurm_rl.report.text import plural
 from slurm_rl.report.theme import BASELINE, COLOURS, SHAPES, Look
 
@@ -127,7 +127,7 @@ def find(rows: Sequence[Row], settings: Settings) -> Findings:
         + ("clear winner." if not undecided else f"clear winner; nobody wins in {', '.join(undecided)}.")
     )
     summary += _about_choosing(runs, names)
-    tables = [_standings(runs), Table("Winners by shape and intensity, mixed objective",
+    tables = [_standings(runs), PageTable("Winners by shape and intensity, mixed objective",
               ("regimes", "first", "second", "ahead by", "clear"), cell_rows), _gaps(runs)]  # fmt: skip
     figures = {
         "runs": len(rows),
@@ -185,17 +185,17 @@ def _about_choosing(runs: Runs, names: Sequence[str]) -> list[str]:
     return said
 
 
-def _standings(runs: Runs) -> Table:
+def _standings(runs: Runs) -> PageTable:
     rows = []
     order = sorted(runs, key=lambda n: compared(runs, n, BASE, "mixed").value)
     for n in order:
         cells = [cell(compared(runs, n, BASE, a)) for a in AIMS]
         rows.append([f"{n}{'' if reachable(n) else ' (out of reach)'}", *cells])
     note = f"Ratios to {BASE}: below 1 is better in every column; the inverse of Jain's index is shown."
-    return Table("Standings", ("scheduler", *(AIMS[a][0] for a in AIMS)), rows, note)
+    return PageTable("Standings", ("scheduler", *(AIMS[a][0] for a in AIMS)), rows, note)
 
 
-def _gaps(runs: Runs) -> Table:
+def _gaps(runs: Runs) -> PageTable:
     columns = {
         "oracle_gap": f"slowdown above {LIMIT}",
         "oracle_gap_jct": f"mean JCT above {LIMIT}",
@@ -207,7 +207,7 @@ def _gaps(runs: Runs) -> Table:
         found = [mean([r[c] for r in own if r[c] is not None], [r["regime"] for r in own if r[c] is not None])
                  for c in columns]  # fmt: skip
         rows.append([n, *(f"{100 * f.value:.1f}% ({100 * f.low:.1f}–{100 * f.high:.1f})" for f in found)])
-    return Table("Gaps", ("scheduler", *columns.values()), rows, "Means over runs; less is better.")
+    return PageTable("Gaps", ("scheduler", *columns.values()), rows, "Means over runs; less is better.")
 
 
 def shown(runs: Mapping[str, object], most: int = 9) -> list[str]:
@@ -253,7 +253,7 @@ def _drawings(runs: Runs) -> list[Drawing]:
     gap = {n: mean([1.0 + r["oracle_gap"] for r in runs[n] if r["oracle_gap"] is not None],
                    [r["regime"] for r in runs[n] if r["oracle_gap"] is not None]) for n in order}  # fmt: skip
     near = sorted(gap.items(), key=lambda item: item[1].value)
-    bars = [Bar(n, g.value, g.low, g.high, i, not reachable(n)) for i, (n, g) in enumerate(near)]
+    bars = [IntervalBar(n, g.value, g.low, g.high, i, not reachable(n)) for i, (n, g) in enumerate(near)]
     if any(math.isfinite(b.value) for b in bars):
         made.append(Drawing(
             "oracle_gap", f"Mean slowdown as a multiple of {LIMIT}'s on the same jobs, mean over runs.",
@@ -262,7 +262,7 @@ def _drawings(runs: Runs) -> list[Drawing]:
     bars = []
     for i, n in enumerate(order):
         own = compared(runs, n, BASE, "mixed")
-        bars.append(Bar(n, own.value, own.low, own.high, i, not reachable(n)))
+        bars.append(IntervalBar(n, own.value, own.low, own.high, i, not reachable(n)))
     made.append(Drawing(
         "mixed_objective", f"Geometric mean of mean JCT, p95 JCT, deadlines missed and energy, as ratios to {BASE}.",
         *draw_bars("Mixed objective", bars, Axis(f"ratio to {BASE}", "count"), 1.0),

@@ -20,7 +20,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class PageTable:
     """A table of the page."""
 
     title: str
@@ -47,7 +47,7 @@ class Findings:
     title: str
     summary: Sequence[str]
     figures: Mapping[str, Any]
-    tables: Sequence[Table] = ()
+    tables: Sequence[PageTable] = ()
     drawings: Sequence[Drawing] = ()
     files: Mapping[str, Sequence[Row]] = field(default_factory=dict)  # CSV files by name
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from slurm_rl.bench.standings import cell
 from slurm_rl.bench.statistics import Interval, ratio
-from slurm_rl.bench.suite import Drawing, Findings, Row, Settings, Table
+from slurm_rl.bench.suite import Drawing, Findings, PageTable, Row, Settings
 from slurm_rl.bench.sweep_file import AXES
 from slurm_rl.report.charts import Axis
-from slurm_rl.report.intervals import Bar, draw_bars
+from slurm_rl.report.intervals import IntervalBar, draw_bars
 from slurm_rl.report.text import duration, number, plural, share
 
 COMBINED = tuple(AXES.values())[:4]  # what is compared; seeds and windows are what is compared on
@@ -123,7 +123,7 @@ def _mean(own: dict[tuple[Any, ...], Row], column: str) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def _combinations(runs: Runs, base: Way) -> Table:
+def _combinations(runs: Runs, base: Way) -> PageTable:
     columns = [*COMBINED, "runs"]
     for name, _ in AIMS.values():
         columns += [name, "×"]
@@ -141,7 +141,7 @@ def _combinations(runs: Runs, base: Way) -> Table:
     note = "Means over seeds and windows; ×: to the baseline, in pairs, below 1 is better. Smallest slowdown first."
     if not all(map(reachable, runs)):
         note += " *: knows true run times, a limit that no scheduler can reach."
-    return Table("Combinations", tuple(columns), rows, note)
+    return PageTable("Combinations", tuple(columns), rows, note)
 
 
 def _times(found: Interval, count: int) -> str:
@@ -150,7 +150,7 @@ def _times(found: Interval, count: int) -> str:
     return f"{found.value:.3f}" if count < 2 else cell(found)
 
 
-def _axes(runs: Runs, rows: Sequence[Row]) -> list[Table]:
+def _axes(runs: Runs, rows: Sequence[Row]) -> list[PageTable]:
     """For each axis: its values against its first one, all else equal."""
     tables = []
     every = tuple(AXES.values())
@@ -168,7 +168,7 @@ def _axes(runs: Runs, rows: Sequence[Row]) -> list[Table]:
                      if where in cells[values[0]]]  # fmt: skip
             found.append([_shown(value), str(len(pairs)), *(_pairs(pairs, aim) for aim in AIMS)])
         note = f"Ratios to {axis} {_shown(values[0])}, all else equal; below 1 is better."
-        tables.append(Table(f"By {axis}", (axis, "pairs", *(name for name, _ in AIMS.values())), found, note))
+        tables.append(PageTable(f"By {axis}", (axis, "pairs", *(name for name, _ in AIMS.values())), found, note))
     return tables
 
 
@@ -182,7 +182,7 @@ def _drawing(runs: Runs, base: Way, label: dict[Way, str]) -> list[Drawing]:
     """The best combinations by slowdown, with their intervals."""
     found = {way: compared(runs, way, base, "mean_bsld") for way in runs}
     order = sorted((w for w in runs if not math.isnan(found[w].value)), key=lambda w: found[w].value)[:_MOST_BARS]
-    bars = [Bar(label[w], found[w].value, found[w].low, found[w].high, i, not reachable(w))
+    bars = [IntervalBar(label[w], found[w].value, found[w].low, found[w].high, i, not reachable(w))
             for i, w in enumerate(order)]  # fmt: skip
     if not bars:
         return []

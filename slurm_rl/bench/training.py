@@ -15,7 +15,7 @@ import numpy as np
 
 from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.errors import InputError
-from slurm_rl.evaluate.paired import Windows, drawn_windows
+from slurm_rl.evaluate.paired import PairedWindows, drawn_windows
 from slurm_rl.policy.registry import PolicySpec, learned
 from slurm_rl.traces.files import bundled
 from slurm_rl.traces.read import read_trace
@@ -34,7 +34,7 @@ class _Enough(Exception):
     """The time is over."""
 
 
-class _Watch:
+class _TrainingCurve:
     """Notes the curve of a training from its first row on, and ends it when its time is over."""
 
     def __init__(self, seconds: float = 0.0) -> None:
@@ -91,11 +91,11 @@ def trained(variant: Variant, seed: int, *, steps: int, seconds: float = 0.0) ->
         small = replace(settings, jobs=200, lessons=0, search=SearchSettings(0))
         train_model(replace(small, iterations=1), [], Path(folder) / "small")
         if seconds:  # rates and exploration fall in the course of a training: it must know how many iterations it has
-            watch = _Watch()
+            watch = _TrainingCurve()
             train_model(replace(settings, iterations=_TIMED), [], Path(folder) / "timed", report=watch)
             each = watch.curve[-1][1] / _TIMED
             settings = replace(settings, iterations=max(math.ceil(seconds / max(each, 0.01)), 1))
-        watch, out = _Watch(seconds), Path(folder) / "training"
+        watch, out = _TrainingCurve(seconds), Path(folder) / "training"
         try:
             model = train_model(settings, [], out, report=watch)
         except _Enough:
@@ -147,6 +147,6 @@ def windows(
     """Random stretches of each workload, with the jobs before them that fill the cluster."""
     found = []
     for name, (trace, cluster) in workloads.items():
-        for k, (part, span) in enumerate(drawn_windows(trace, Windows(count, jobs), None, 0)):
+        for k, (part, span) in enumerate(drawn_windows(trace, PairedWindows(count, jobs), None, 0)):
             found.append((name, k, part, cluster, span))
     return found

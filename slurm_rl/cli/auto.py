@@ -109,10 +109,11 @@ def auto(
     """Chooses, writes the choice and says it; `_HELP` is what users see."""
     from slurm_rl.cli.progress import progress
     from slurm_rl.config import load
-    from slurm_rl.controller.auto import AutoFile, pass_gate
+    from slurm_rl.controller.auto import AutoFile
     from slurm_rl.controller.site_past import past_of
     from slurm_rl.domain.promise import DEFAULT, parse_promise
     from slurm_rl.evaluate.auto import auto as choose_all
+    from slurm_rl.evaluate.promotion import pass_gate
     from slurm_rl.policy.registry import parse_policy
 
     if from_slurm == (trace is not None):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from slurm_rl.slurm.findings import Finding, Site
+    from slurm_rl.slurm.findings import Finding, SiteFacts
 
 app = typer.Typer(add_completion=False)
 
@@ -65,7 +65,7 @@ def doctor(
     raise typer.Exit(severity.exit_code)
 
 
-def _lever(site: Site, config: Path) -> list[Finding]:
+def _lever(site: SiteFacts, config: Path) -> list[Finding]:
     """Findings about the placement lever that the configuration names; a broken file is told of elsewhere."""
     from slurm_rl.config import load
     from slurm_rl.errors import InputError

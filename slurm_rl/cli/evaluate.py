@@ -66,7 +66,7 @@ def evaluate(
     from slurm_rl.cli.auto import AUTO, told
     from slurm_rl.cli.progress import progress
     from slurm_rl.evaluate.auto import replay_auto
-    from slurm_rl.evaluate.paired import OPPONENTS, Windows, compare, gap_closed
+    from slurm_rl.evaluate.paired import OPPONENTS, PairedWindows, compare, gap_closed
     from slurm_rl.evaluate.settle import settle
     from slurm_rl.policy.registry import guarded
     from slurm_rl.report.fairness import as_value
@@ -102,7 +102,7 @@ def evaluate(
             base=first,
             replicates=replicates,
             window=span,
-            windows=Windows(windows, window_jobs) if windows else None,
+            windows=PairedWindows(windows, window_jobs) if windows else None,
             placement=placement,
             weights=weights,
             seed=seed,

@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from slurm_rl.domain.cluster import Cluster
-    from slurm_rl.evaluate.fidelity import Agreement, Fidelity, Ran
+    from slurm_rl.evaluate.fidelity import Agreement, Fidelity, JobRun
     from slurm_rl.traces.trace import Trace
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -133,18 +133,18 @@ def _show(jobs: Trace, cluster: Cluster, made: Fidelity, first: int) -> None:
 
 
 def _write_page(
-    path: Path, jobs: Trace, cluster: Cluster, made: Fidelity, pair: tuple[dict[str, Ran], dict[str, Ran]]
+    path: Path, jobs: Trace, cluster: Cluster, made: Fidelity, pair: tuple[dict[str, JobRun], dict[str, JobRun]]
 ) -> None:
     from slurm_rl.evaluate.fidelity import TOLERANCE
     from slurm_rl.lab.cluster import lab_nodes
-    from slurm_rl.report.gantt import Bar, Table, gantt_svg, rounded, write_page
+    from slurm_rl.report.gantt import JobBar, ReportTable, gantt_svg, rounded, write_page
 
     real, simulated = pair
     capacity = {name: max(c.gpus, 1) for c in lab_nodes(cluster) for name in c.names()}
     asked = dict(zip(map(str, jobs.job_id.tolist()), jobs.num_gpus.tolist(), strict=True))
     span = max((ran.end for schedule in pair for ran in schedule.values()), default=1.0)
 
-    def bars(schedule: dict[str, Ran]) -> list[Bar]:
+    def bars(schedule: dict[str, JobRun]) -> list[JobBar]:
         found = []
         for job, ran in schedule.items():
             gap = simulated[job].wait - real[job].wait if job in real and job in simulated else 0.0
@@ -152,7 +152,7 @@ def _write_page(
             for node in ran.nodes:
                 gpus = rounded(asked.get(job, 1) / max(len(ran.nodes), 1))
                 tip = f"job {job}: {ran.start:.0f}–{ran.end:.0f} s, waited {ran.wait:.0f} s {ran.by}".strip()
-                found.append(Bar(job, node, ran.start, ran.end, gpus, kind, tip))
+                found.append(JobBar(job, node, ran.start, ran.end, gpus, kind, tip))
         return found
 
     told = [
@@ -171,7 +171,7 @@ def _write_page(
             ("Simulated, same lengths", gantt_svg(bars(simulated), capacity, span, "simulated schedule")),
         ],
         [
-            Table("How far they agree", COLUMNS, [_cells(name, a) for name, a in _rows(made)]),
-            Table("First divergences", columns, told),
+            ReportTable("How far they agree", COLUMNS, [_cells(name, a) for name, a in _rows(made)]),
+            ReportTable("First divergences", columns, told),
         ],
     )

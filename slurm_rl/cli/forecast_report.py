@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from slurm_rl.evaluate.forecasts import ForecastReport, Scores
-    from slurm_rl.evaluate.limit_advice import Worth
+    from slurm_rl.evaluate.limit_advice import AdviceWorth
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -89,7 +89,7 @@ def forecast_report(
         print(f"report: {report}")
 
 
-def _worth(worth: Worth) -> str:
+def _worth(worth: AdviceWorth) -> str:
     from slurm_rl.cli.explain import span
 
     share = 100 * worth.advised / max(worth.jobs, 1)

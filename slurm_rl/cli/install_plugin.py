@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from slurm_rl.slurm.plugin import Outcome
+    from slurm_rl.slurm.plugin import PluginOutcome
 
 app = typer.Typer(add_completion=False)
 
@@ -54,7 +54,7 @@ def install_plugin(
         _print(outcome, uninstall)
 
 
-def _print(outcome: Outcome, uninstall: bool) -> None:
+def _print(outcome: PluginOutcome, uninstall: bool) -> None:
     would = "would " if outcome.dry_run else ""
     for action in outcome.actions:
         print(would + action)

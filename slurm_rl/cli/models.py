@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from slurm_rl.backfill.slurm_settings import SlurmSettings
     from slurm_rl.config import Config
     from slurm_rl.controller.promote import Promotions
-    from slurm_rl.evaluate.keys import Worth
+    from slurm_rl.evaluate.keys import KeysWorth
     from slurm_rl.policy.registry import PolicySpec
     from slurm_rl_sim.replay import Prepared
 
@@ -113,8 +113,9 @@ def promote(
     """Put a model in charge, if it passes the gate."""
     from slurm_rl.config import load
     from slurm_rl.controller.live_policy import load_policy
-    from slurm_rl.controller.promote import CURRENT, REMEDY, Promotions, judge
+    from slurm_rl.controller.promote import CURRENT, Promotions
     from slurm_rl.errors import ModelError
+    from slurm_rl.evaluate.promotion import REMEDY, judge
     from slurm_rl.obs.journal import Journal
     from slurm_rl.policy.checkpoint import find_model, load_model
     from slurm_rl.policy.registry import learned, parse_policy
@@ -164,8 +165,8 @@ def _permit(
     as_json: bool,
 ) -> None:
     """Lets a policy from outside leave shadow mode, if it passes the gate that models pass."""
-    from slurm_rl.controller.promote import REMEDY, judge
     from slurm_rl.errors import ModelError
+    from slurm_rl.evaluate.promotion import REMEDY, judge
     from slurm_rl.obs.journal import Journal
     from slurm_rl.policy.registry import parse_policy
 
@@ -248,7 +249,7 @@ def fit_model(
     print(f"written: {written.path}  (switch it on with: slurm-rl models promote {written.path})")
 
 
-def _print_keys(rows: list[Worth]) -> None:
+def _print_keys(rows: list[KeysWorth]) -> None:
     """What each key is worth, as a table of 80 columns."""
     print("\nestimates with further groups (estimate_keys), ratios to none ± standard error:")
     print(f"  {'keys':<12}{'jobs with it':>13}{'rank correlation':>18}{'slowdown':>16}{'mean wait':>16}")

@@ -206,12 +206,11 @@ def replay(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Replays and prints; `_HELP` is what users see."""
-    from slurm_rl.cli.sweep import Asked as AskedSweep
-    from slurm_rl.cli.sweep import check_options, run_sweep
+    from slurm_rl.cli.sweep import SweepOptions, check_options, run_sweep
 
     check_options(context, sweep is not None)
     if sweep is not None:
-        where_and_how = AskedSweep(out, workers, executor, tasks, retries, slurm or [], part)
+        where_and_how = SweepOptions(out, workers, executor, tasks, retries, slurm or [], part)
         run_sweep(sweep, trace, cluster, where_and_how, as_json)
         return
     if trace is None:
@@ -237,9 +236,9 @@ def replay(
             raise InputError(
                 "not with --backend slurm", field="--reservations", remedy="make them with scontrol on that Slurm"
             )
-        from slurm_rl.cli.replay_slurm import Asked, replay_real
+        from slurm_rl.cli.replay_slurm import RealRunOptions, replay_real
 
-        asked = Asked(
+        asked = RealRunOptions(
             *(backend, policy, cluster, window, seed, clock, on, confirm, release, influence, _weights(weights)),
             commands=commands,
         )

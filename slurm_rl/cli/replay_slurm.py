@@ -21,7 +21,7 @@ Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
-class Asked:
+class RealRunOptions:
     """The options of `replay` that a real run takes."""
 
     backend: str
@@ -79,7 +79,9 @@ class RealRuns:
             write_observed(one, r.rows)
 
 
-def replay_real(path: Path, jobs: Trace, asked: Asked, on_progress: Progress | None) -> tuple[Prepared, RealRuns]:
+def replay_real(
+    path: Path, jobs: Trace, asked: RealRunOptions, on_progress: Progress | None
+) -> tuple[Prepared, RealRuns]:
     """Runs the trace on labs, one a policy, or on a cluster that is named."""
     try:
         return _replay_real(path, jobs, asked, on_progress)
@@ -88,7 +90,9 @@ def replay_real(path: Path, jobs: Trace, asked: Asked, on_progress: Progress | N
         raise
 
 
-def _replay_real(path: Path, jobs: Trace, asked: Asked, on_progress: Progress | None) -> tuple[Prepared, RealRuns]:
+def _replay_real(
+    path: Path, jobs: Trace, asked: RealRunOptions, on_progress: Progress | None
+) -> tuple[Prepared, RealRuns]:
     from slurm_rl.lab.replay import Options, cluster_of_site, replay_on_lab, replay_on_site
     from slurm_rl.lab.workloads import commands_of
     from slurm_rl_sim.replay import find_cluster, prepare, window_of
@@ -116,7 +120,7 @@ def _replay_real(path: Path, jobs: Trace, asked: Asked, on_progress: Progress | 
     return each[0].prepared, RealRuns(each)
 
 
-def _clock(asked: Asked) -> float:
+def _clock(asked: RealRunOptions) -> float:
     """Real work takes real time."""
     if asked.clock is not None:
         return asked.clock
@@ -132,7 +136,7 @@ def policies_of(text: str | None) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _check(asked: Asked) -> None:
+def _check(asked: RealRunOptions) -> None:
     """A real cluster is used only if it is named and meant."""
     if asked.on is None:
         if asked.confirm:

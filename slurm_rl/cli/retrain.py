@@ -65,6 +65,7 @@ def retrain(
     history, site = pull(days, slurm_conf) if trace is None else read_sources([trace], cluster)[0]
     from slurm_rl.evaluate.fit import fit, save_fitted
     from slurm_rl.evaluate.paired import before, compare, tuned_weights
+    from slurm_rl.evaluate.promotion import better_than
     from slurm_rl.policy.checkpoint import find_model, load_model, save_model, unflatten
     from slurm_rl.policy.registry import learned
     from slurm_rl.train.recipe import refuse_used, train_model
@@ -117,7 +118,7 @@ def retrain(
     scores = {f"test_{k}": round(mine[k], 4) for k in ("mean_bsld", "mean_wait", "p99_wait", "max_wait")}
     manifest = dict(model.manifest) | {"init_from": init_from, "scores": dict(model.manifest["scores"]) | scores}
     save_model(out / "model", unflatten(model.net), manifest, **model.policy)
-    better = verdict(mine, {name: ratios[name] for name in ("multifactor", *incumbent)})
+    better = better_than(mine, {name: ratios[name] for name in ("multifactor", *incumbent)})
     if as_json:
         value = {"model": str(out / "model"), "jobs": len(history), "ratios": ratios, "better_than": better}
         print(json.dumps(value))
@@ -128,14 +129,6 @@ def retrain(
     for name, is_better in better.items():
         print(f"  the candidate is {'better' if is_better else 'NOT better'} than {name} in slowdown and wait together")
     print(f"candidate: {out / 'model'}  (switch it on with: slurm-rl models promote {out / 'model'})")
-
-
-def verdict(mine: dict[str, float], others: dict[str, dict[str, float]]) -> dict[str, bool]:
-    """Whether a candidate is better than others: mean slowdown times mean wait, as ratios to the same base."""
-    return {
-        name: mine["mean_bsld"] * mine["mean_wait"] < theirs["mean_bsld"] * theirs["mean_wait"]
-        for name, theirs in others.items()
-    }
 
 
 def enough_queueing(history: Trace, site: Cluster, window: tuple[int, int] | None, backfill: str) -> None:

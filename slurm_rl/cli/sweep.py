@@ -18,7 +18,7 @@ ONLY = ("out", "workers", "executor", "tasks", "retries", "slurm", "part")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SweepOptions:
     """Where and how a sweep runs."""
 
     out: Path | None
@@ -43,7 +43,7 @@ def check_options(context: typer.Context, sweep: bool) -> None:
             raise InputError("needs --sweep FILE.toml", field=flag)
 
 
-def run_sweep(file: Path, trace: Path | None, cluster: Path | None, asked: Asked, as_json: bool) -> None:
+def run_sweep(file: Path, trace: Path | None, cluster: Path | None, asked: SweepOptions, as_json: bool) -> None:
     """Runs what is missing of a sweep, then writes and tells."""
     from slurm_rl.bench.rows import begin, locked
     from slurm_rl.bench.running import part_of, processors, run_units
@@ -95,7 +95,13 @@ def _begun(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _on_slurm(
-    file: Path, trace: Path | None, cluster: Path | None, asked: Asked, settings: dict[str, Any], out: Path, quiet: bool
+    file: Path,
+    trace: Path | None,
+    cluster: Path | None,
+    asked: SweepOptions,
+    settings: dict[str, Any],
+    out: Path,
+    quiet: bool,
 ) -> None:
     from slurm_rl.bench.on_slurm import run_on_slurm
     from slurm_rl.bench.sweep import SUITE

@@ -217,12 +217,10 @@ def command_of(context: typer.Context, **changed: Any) -> list[str]:
 
 
 def slurm_options(pairs: list[str]) -> dict[str, str]:
-    found = {}
-    for pair in pairs:
-        key, equals, value = pair.lstrip("-").partition("=")
-        if not key or not equals:
-            raise InputError(f"must be KEY=VALUE, got {pair!r}", field="--slurm", remedy="e.g. --slurm partition=gpu")
-        found[key] = value
+    from slurm_rl.domain.pairs import read_pair
+
+    remedy = "e.g. --slurm partition=gpu"
+    found = dict(read_pair(pair.lstrip("-"), "--slurm", "KEY=VALUE", remedy) for pair in pairs)
     for name in ("time", "cpus-per-task", "cpus_per_task"):
         if name in found and not found[name].isdecimal():
             raise InputError(f"{name} must be a whole number (of minutes, of CPUs)", field="--slurm")

@@ -36,7 +36,7 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class FirstFactor:
     """A SiteFactor and why."""
 
     site_factor: int
@@ -104,7 +104,7 @@ class Advisor:
     @classmethod
     def of(
         cls,
-        view: LiveQueue,
+        queue: LiveQueue,
         plan: Plan,
         wanted: Array,
         bound: int,
@@ -114,13 +114,13 @@ class Advisor:
     ) -> Advisor:
         """The advisor after a tick; jobs that the last one advised after this tick's snapshot stay in line."""
         self = cls(bound, policy, run_times)
-        self.floor = view.floor
+        self.floor = queue.floor
         order = np.array(plan.order, dtype=np.int64)
-        records = [view.jobs[j] for j in plan.order]
+        records = [queue.jobs[j] for j in plan.order]
         sizes = np.array([f.job_size if (f := job.factors) else -1 for job in records], dtype=np.int64)
-        sized = (view.base[order] - sizes)[sizes >= 0] if len(order) else order
+        sized = (queue.base[order] - sizes)[sizes >= 0] if len(order) else order
         self.other = int(sized.min()) if len(sized) else 0 if last is None else last.other
-        partitions = view.state.partitions
+        partitions = queue.state.partitions
         self.default_partition = next((p.name for p in partitions if p.default), "")
         self.limits = {p.name: p.default_time or p.max_time or _YEAR for p in partitions}
         if bound <= 0 or not policy.advisable:
@@ -136,22 +136,22 @@ class Advisor:
             self.lines[name] = _Line((-scores[best]).tolist(), places.tolist())
             if policy.context_free:
                 continue
-            jobs, requests = view.snapshot.world["jobs"], view.snapshot.world["requests"]
+            jobs, requests = queue.snapshot.world["jobs"], queue.snapshot.world["requests"]
             rows = order[mine]
             volume = requests["volume"][jobs["request"][rows]]
-            waited = np.maximum(view.now - jobs["submit"][rows], 0)
-            self._alike[name] = (_likeness(view.estimate[rows], volume, waited), scores[mine])
-        self._world = _one_job(view, policy)
-        weights, nodes = view.state.weights, view.state.nodes
+            waited = np.maximum(queue.now - jobs["submit"][rows], 0)
+            self._alike[name] = (_likeness(queue.estimate[rows], volume, waited), scores[mine])
+        self._world = _one_job(queue, policy)
+        weights, nodes = queue.state.weights, queue.state.nodes
         self._sizes = (weights.job_size, weights.favor_small, max(len(nodes), 1), max(sum(n.cpus for n in nodes), 1))
         self.gpus_per_cpu = weights_by_partition(nodes)
         for when, name, score, place in last.since if last is not None and last.policy is policy else []:
-            if when > view.state.taken and name in self.lines:
+            if when > queue.state.taken and name in self.lines:
                 self.lines[name].add(score, place)
                 self.since.append((when, name, score, place))
         return self
 
-    def advise(self, job: Submission, now: float) -> Advice | None:
+    def advise(self, job: Submission, now: float) -> FirstFactor | None:
         """None where nothing is known: the job then goes on without a factor until the next tick."""
         partition = (job.partition or self.default_partition).partition(",")[0]
         line = self.lines.get(partition)
@@ -163,7 +163,7 @@ class Advisor:
         size = self._size(job)
         at, factor = line.enter(score, self.bound, size, self.floor - self.other)
         self.since.append((now, partition, score, factor + size))
-        return Advice(factor, f"{self.policy.name} would put it at {at + 1} of {len(line.falling)}")
+        return FirstFactor(factor, f"{self.policy.name} would put it at {at + 1} of {len(line.falling)}")
 
     def _size(self, job: Submission) -> int:
         """What Slurm will add to the job's priority for its size."""
@@ -196,9 +196,9 @@ def _likeness(estimate: Array, volume: Array, waited: Array) -> Array:
     return np.stack(columns, axis=1)
 
 
-def _one_job(view: LiveQueue, policy: LivePolicy) -> World:
+def _one_job(queue: LiveQueue, policy: LivePolicy) -> World:
     """The little that the heuristics look at, for one job."""
-    settings = settings_for(policy.spec, weights=view.weights)
-    world = bare_world(1, settings, groups=view.snapshot.world["groups"])
+    settings = settings_for(policy.spec, weights=queue.weights)
+    world = bare_world(1, settings, groups=queue.snapshot.world["groups"])
     link_slot(world, policy.spec.row, "score")
     return world

@@ -21,8 +21,6 @@ from typing import Any
 import numpy as np
 
 from slurm_rl.controller.live_policy import AUTO, LivePolicy
-from slurm_rl.controller.promote import judge
-from slurm_rl.controller.site_past import SitePast
 from slurm_rl.controller.slurm_snapshot import LiveQueue
 from slurm_rl.decide import Guardrails
 from slurm_rl.domain.snapshot import Plan, Snapshot
@@ -30,8 +28,7 @@ from slurm_rl.errors import InputError, SlurmRlError
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.obs.journal import Journal
 from slurm_rl.place.plan import Planner
-from slurm_rl.policy.registry import PolicySpec, booked, in_style, parse_policy, with_lane
-from slurm_rl_sim.replay import prepare
+from slurm_rl.policy.registry import booked, in_style, parse_policy, with_lane
 
 OWN = "multifactor"
 _FILE = "auto.json"
@@ -79,32 +76,6 @@ class AutoFile:
         temporary.write_text(json.dumps(found) + "\n", encoding="utf-8")
         temporary.chmod(0o644)
         temporary.replace(self.path)
-
-
-def pass_gate(
-    chosen: Mapping[str, str],
-    before: Mapping[str, str],
-    policies: Mapping[str, PolicySpec],
-    past: SitePast,
-    influence: float,
-) -> tuple[dict[str, str], list[str]]:
-    """The choice with only those changes that pass the promotion gate on the past, and why others do not."""
-    taken, refused = dict(chosen), []
-    own = policies[OWN]
-    rules: dict[str, Any] = {"influence": influence, "weights": past.weights, "slurm": past.slurm}
-    judged: dict[tuple[str, str], list[str]] = {}
-    for partition, name in chosen.items():
-        old = before.get(partition, OWN)
-        if name == old or policies.get(name, own).name == OWN:
-            continue  # Slurm's own order needs no leave
-        if (old, name) not in judged:
-            both = (policies.get(old, own), policies[name])
-            verdict = judge(prepare(past.trace, past.cluster, limits=past.limits), *both, **rules)
-            judged[old, name] = verdict.objections
-        if judged[old, name]:
-            taken[partition] = old
-            refused.append(f"{partition}: {name} in place of {old}: {'; '.join(judged[old, name])}")
-    return taken, refused
 
 
 def policy_named(name: str, model: str = "default") -> LivePolicy:

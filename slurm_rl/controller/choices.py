@@ -18,7 +18,7 @@ from slurm_rl.policy.registry import PolicySpec
 _NAME = "choices"  # in the journal
 
 
-class Choices:
+class LiveChoices:
     """What a meta-policy has learned and chosen so far; pools are known by their partitions, not by their numbers."""
 
     def __init__(self, journal: Journal) -> None:

@@ -9,7 +9,7 @@ import structlog
 
 from slurm_rl.config import Config
 from slurm_rl.domain.cluster import NodeWatts, default_watts
-from slurm_rl.place.speed import Ran, SpeedMatrix, learn_speeds, parse_speeds
+from slurm_rl.place.speed import FinishedRun, SpeedMatrix, learn_speeds, parse_speeds
 from slurm_rl.slurm.model import HistoryJob
 from slurm_rl.telemetry.account import Watts
 from slurm_rl.telemetry.fit import measured_watts
@@ -29,7 +29,7 @@ class Measurements(Protocol):
     def watts(self) -> Mapping[str, Watts]: ...
 
 
-def ran_on(row: HistoryJob, measured: Measured | None = None) -> Ran | None:
+def ran_on(row: HistoryJob, measured: Measured | None = None) -> FinishedRun | None:
     """A run that tells how fast a GPU type is; None for one that does not.
 
     The accounting's GPU type goes before the agent's, which is there also where AccountingStorageTRES names no types.
@@ -44,7 +44,7 @@ def ran_on(row: HistoryJob, measured: Measured | None = None) -> Ran | None:
         if measured.shared or measured.slowed_seconds > _SLOWED * measured.gpu_seconds:
             return None  # others, or the heat, had part in how long it took
         busy = measured.util_mean / 100 if measured.util_mean is not None else 1.0
-    return Ran(row.user, row.name, sum(row.gpus_allocated.values()), kinds.pop(), float(row.elapsed), busy)
+    return FinishedRun(row.user, row.name, sum(row.gpus_allocated.values()), kinds.pop(), float(row.elapsed), busy)
 
 
 class GpuFigures:
@@ -54,7 +54,7 @@ class GpuFigures:
         self.measured: Measurements | None = None
         self.watts: NodeWatts = default_watts
         self.speeds = SpeedMatrix({})
-        self._runs: dict[tuple[int, int], Ran] = {}
+        self._runs: dict[tuple[int, int], FinishedRun] = {}
         self._awaited: list[HistoryJob] = []  # rows whose record may still come
         self._said: Mapping[str, tuple[float, float]] = {}
         self.follow(config)

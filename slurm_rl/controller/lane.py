@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from slurm_rl.controller.slurm_snapshot import LiveQueue
-from slurm_rl.domain.sizes import pools_of
 from slurm_rl.domain.snapshot import Plan
 from slurm_rl.policy.lane import HALF_LIFE
 
@@ -25,7 +24,7 @@ FILE = "lane.json"
 
 
 @dataclass(slots=True)
-class Share:
+class LaneShare:
     """Work started in a pool, and by the lane; older work counts less."""
 
     lane: float = 0.0
@@ -51,7 +50,7 @@ class LaneBook:
     def enter(self, queue: LiveQueue) -> None:
         """Counts what has started since the last tick, and tells the snapshot's pools."""
         world, now = queue.snapshot.world, float(queue.now)
-        pools, names = world["pools"], pool_names(queue)
+        pools, names = world["pools"], queue.snapshot.pools
         requests, jobs, live = world["requests"], world["jobs"], world["live"]
         changed = False
         for j in np.flatnonzero(live["held"] > 0).tolist():
@@ -59,7 +58,7 @@ class LaneBook:
                 continue
             row = requests[jobs["request"][j]]
             mean = min(float(queue.estimate[j]) * math.exp(0.5 * float(queue.spread[j]) ** 2), float(jobs["limit"][j]))
-            share = self.shares.setdefault(names[int(row["pool"])], Share(time=now))
+            share = self.shares.setdefault(names[int(row["pool"])], LaneShare(time=now))
             share.add(now, float(row["volume"]) * mean, queue.jobs[j].job_id in self._first)
             changed = True
         for p, name in enumerate(names):
@@ -88,26 +87,12 @@ class LaneBook:
             temporary.unlink(missing_ok=True)  # a full disk must not end a tick: the count goes on in memory
 
 
-def _read(file: Path | None) -> dict[str, Share]:
+def _read(file: Path | None) -> dict[str, LaneShare]:
     """What an earlier run counted; nothing, where that cannot be read."""
     if file is None:
         return {}
     try:
         said: Any = json.loads(file.read_text(encoding="utf-8"))
-        return {str(name): Share(*(float(v) for v in row)) for name, row in said.items()}
+        return {str(name): LaneShare(*(float(v) for v in row)) for name, row in said.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
-
-
-def pool_names(queue: LiveQueue) -> tuple[str, ...]:
-    """Of each pool of a snapshot, its partitions as one text: a name that outlasts a tick; "" of one without jobs."""
-    world = queue.snapshot.world
-    partitions = list(dict.fromkeys(p for node in queue.state.nodes for p in node.partitions))
-    group = pools_of(partitions, (node.partitions for node in queue.state.nodes if node.partitions))
-    names = [""] * len(world["pools"])
-    pools = world["requests"]["pool"][world["jobs"]["request"]] if len(queue.jobs) else np.zeros(0, dtype=np.int64)
-    for j, pool in enumerate(pools.tolist()):
-        if not names[pool] and queue.jobs[j].partitions[0] in group:
-            mine = group[queue.jobs[j].partitions[0]]
-            names[pool] = ",".join(sorted(p for p in partitions if group[p] == mine))
-    return tuple(names)

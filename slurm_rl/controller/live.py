@@ -87,7 +87,7 @@ class ControllerLive:
             return "kernels are being prepared"
         if self.controller.trouble:
             return f"the last tick failed, the queue is unchanged: {self.controller.trouble}"
-        if self.controller.mode != "off" and self.controller.view is None:
+        if self.controller.mode != "off" and self.controller.report is None:
             return "no tick has succeeded yet"
         return "" if self.lively() else "the controller has been silent for too long"
 
@@ -97,7 +97,7 @@ class ControllerLive:
         return age < (5 * self.config.interval + 60 if self.warm else 600)
 
     def queue(self) -> QueueView | None:
-        return self.controller.view
+        return self.controller.report
 
     def advise(self, job: Mapping[str, Any]) -> dict[str, Any]:
         said = self._message(job)
@@ -171,22 +171,22 @@ class ControllerLive:
     def ranking(self) -> tuple[str, str]:
         return self.config.policy, self.config.state_dir
 
-    def standing(self, job_id: int) -> dict[str, Any]:
+    def place_in_queue(self, job_id: int) -> dict[str, Any]:
         ordered = self._ordered(job_id)
-        standing = ordered.standing(job_id) if ordered is not None else None
-        if standing is None:
+        place = ordered.place_of(job_id) if ordered is not None else None
+        if place is None:
             return {}
-        features = [asdict(c) | {"unit": UNITS.get(c.feature, "")} for c in standing.contributions()]
-        return {"features": features, "what_would_move_it": standing.moves()}
+        features = [asdict(c) | {"unit": UNITS.get(c.feature, "")} for c in place.contributions()]
+        return {"features": features, "what_would_move_it": place.moves()}
 
     def around(self, job_id: int, *, to_user: bool = False) -> dict[str, Any]:
-        view = self.controller.view
-        record = view.record(job_id) if view is not None else None
-        if view is None or record is None:
+        report = self.controller.report
+        record = report.record(job_id) if report is not None else None
+        if report is None or record is None:
             return {}
         limits = self.controller.limits_seen.of(record, to_user=to_user)
-        limits += reservations_in_the_way(view.view.state, record, to_user=to_user)
-        return {"ahead": view.ahead(job_id), "limits": limits}
+        limits += reservations_in_the_way(report.queue.state, record, to_user=to_user)
+        return {"ahead": report.ahead(job_id), "limits": limits}
 
     def _ordered(self, job_id: int) -> Ordered | None:
         """The last tick's order, made ready once for all who ask about its jobs."""
@@ -212,27 +212,27 @@ class ControllerLive:
         cpus = wish.cpus or max(wish.gpus, wish.nodes)
         runs = controller.learning.runs
         advice = runs.advise(wish.user, wish.name, wish.gpus, cpus, wish.limit) if wish.user else None
-        known, foresight = controller.run_times.known(), controller.foresight
+        known, forecasts = controller.run_times.known(), controller.start_forecasts
         told = when(
             wish,
             observed,
-            foresight.recent,
+            forecasts.recent,
             known,
             controller.policy,
             controller.mode,
             self.config,
-            foresight.calibration,
+            forecasts.calibration,
             advice,
         )
-        return told | {"skill": asdict(foresight.skill) | {"text": str(foresight.skill)}}
+        return told | {"skill": asdict(forecasts.skill) | {"text": str(forecasts.skill)}}
 
     def forecast_skill(self) -> dict[str, Any]:
-        foresight = self.controller.foresight
-        skill = foresight.skill
+        forecasts = self.controller.start_forecasts
+        skill = forecasts.skill
         return asdict(skill) | {
             "text": str(skill),
-            "calibrated_on": foresight.calibration.outcomes,
-            "foreseen": len(foresight.told),
+            "calibrated_on": forecasts.calibration.outcomes,
+            "foreseen": len(forecasts.told),
         }
 
     def waited(self, job_id: int, submit_time: int | None = None) -> tuple[str, dict[str, float]] | None:
@@ -393,26 +393,26 @@ def compile_kernels(policy: LivePolicy, config: Config, planner: Planner | None 
     """Compiles what a tick, advice, explain and forecasts call, on a queue made up for it: a live one may be empty."""
     run_times, guardrails = RunTimes(), guardrails_of(config)
     run_times.learn([Finished("a", "", 1.0, True, 600, 60.0)])
-    view = observe(described(SAMPLE), run_times, policy.spec)
-    plan = policy.plan(view.snapshot, guardrails, dict(view.weights), config.placement, planner)
-    advisor = Advisor.of(view, plan, np.zeros(len(view.jobs), dtype=np.int64), 1, policy, run_times)
+    queue = observe(described(SAMPLE), run_times, policy.spec)
+    plan = policy.plan(queue.snapshot, guardrails, dict(queue.weights), config.placement, planner)
+    advisor = Advisor.of(queue, plan, np.zeros(len(queue.jobs), dtype=np.int64), 1, policy, run_times)
     advisor.advise(Submission("a", "", "p", 1, 1, 600), 1000.0)
-    _foretell_once(view, plan, policy, config, run_times)
+    _foretell_once(queue, plan, policy, config, run_times)
     if config.promise:
-        starts_in_order(view, plan.order, 1)
-    ordered = Ordered(view, plan, policy, guardrails)
-    for job in view.jobs:
-        standing = ordered.standing(job.job_id)
-        if standing is not None:
-            standing.contributions()
-            standing.moves()
+        starts_in_order(queue, plan.order, 1)
+    ordered = Ordered(queue, plan, policy, guardrails)
+    for job in queue.jobs:
+        place = ordered.place_of(job.job_id)
+        if place is not None:
+            place.contributions()
+            place.moves()
 
 
-def _foretell_once(view: LiveQueue, plan: Plan, policy: LivePolicy, config: Config, run_times: RunTimes) -> None:
+def _foretell_once(queue: LiveQueue, plan: Plan, policy: LivePolicy, config: Config, run_times: RunTimes) -> None:
     """One future under each rule that forecasts run under: Slurm's own, and the one for long queues."""
-    waiting = [view.jobs[j] for j in plan.order]
+    waiting = [queue.jobs[j] for j in plan.order]
     for mode, long in itertools.product(("shadow", "enforce"), (False, True)):
-        scene = LiveScene(view.state, waiting, RecentJobs(), run_times.known(), policy, mode, config, long=long)
+        scene = LiveScene(queue.state, waiting, RecentJobs(), run_times.known(), policy, mode, config, long=long)
         foretell(scene.scene(), np.array(scene.waiting), np.random.default_rng(0), most=1, seconds=600.0)
 
 

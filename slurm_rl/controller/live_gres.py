@@ -19,7 +19,7 @@ from slurm_rl.slurm.gres import SHARED, WHOLE, plain
 from slurm_rl.slurm.model import SlurmJob, SlurmNode
 
 
-class Wanted:
+class NamedFeatures:
     """Features and lists of nodes that waiting jobs name; a list counts as a feature of the nodes that it allows."""
 
     def __init__(self, jobs: Iterable[SlurmJob]) -> None:

@@ -13,14 +13,15 @@ import numpy as np
 from slurm_rl.config import Config
 from slurm_rl.controller.outside import scorer
 from slurm_rl.controller.promote import CURRENT, Promotions
-from slurm_rl.decide import Guardrails, decide, ready_to_order, usable
+from slurm_rl.decide import Guardrails, decide, ready_to_order
 from slurm_rl.domain.snapshot import Plan, Snapshot
 from slurm_rl.errors import InputError
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.kernel.tables import World
 from slurm_rl.place.plan import Planner
 from slurm_rl.policy.catalogue import LEARNED, MULTIFACTOR, STATIC_EQUAL
-from slurm_rl.policy.judge import Judge
+from slurm_rl.policy.gate import usable
+from slurm_rl.policy.outside_calls import OutsideCalls
 from slurm_rl.policy.registry import PolicySpec, booked, learned, parse_policy
 
 AUTO = "auto"
@@ -35,7 +36,7 @@ class LivePolicy:
     spec: PolicySpec
     model: str = ""
     score: Score | None = None
-    judge: Judge | None = None  # of a policy that is Python: what it failed at, and how fast it is
+    calls: OutsideCalls | None = None  # of a policy that is Python: what it failed at, and how fast it is
 
     @property
     def context_free(self) -> bool:
@@ -101,7 +102,7 @@ def _nothing(snapshot: Snapshot) -> Array:
 def _said_something(plan: Plan, snapshot: Snapshot) -> bool:
     """Whether scores that a kernel has computed pass the gate; who goes first by a guardrail has none."""
     counted = ~plan.promoted
-    return usable(plan.scores[counted], snapshot, np.array(plan.order, dtype=np.int64)[counted])
+    return usable(plan.scores[counted], snapshot.world["jobs"][np.array(plan.order, dtype=np.int64)[counted]])
 
 
 def load_policy(name: str, state_dir: Path | None = None) -> LivePolicy:
@@ -122,6 +123,6 @@ def load_policy(name: str, state_dir: Path | None = None) -> LivePolicy:
     if not spec.reachable:
         raise InputError(f"{name!r} needs true run times, which are unknown", field="policy", remedy="e.g. sjf@user")
     if spec.outside is not None:
-        judge = Judge(spec.outside, aside=True)
-        return LivePolicy(spec.name, spec, spec.digest, scorer(judge, spec), judge)
+        calls = OutsideCalls(spec.outside, aside=True)
+        return LivePolicy(spec.name, spec, spec.digest, scorer(calls, spec), calls)
     return LivePolicy(spec.name, booked(spec), spec.digest)  # Slurm's backfill books nodes for many

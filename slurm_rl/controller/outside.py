@@ -9,12 +9,12 @@ import numpy as np
 from slurm_rl.decide import renew_fairshare
 from slurm_rl.domain.snapshot import Snapshot
 from slurm_rl.kernel.arrays import Array
-from slurm_rl.policy.judge import Judge
+from slurm_rl.policy.outside_calls import OutsideCalls
 from slurm_rl.policy.queue import Queue, renew
 from slurm_rl.policy.registry import PolicySpec, network_tables, settings_for
 
 
-def scorer(judge: Judge, spec: PolicySpec) -> Callable[[Snapshot], Array]:
+def scorer(calls: OutsideCalls, spec: PolicySpec) -> Callable[[Snapshot], Array]:
     """Scores of the pending jobs of a snapshot, pool by pool; NaN throughout if one pool got none that are usable."""
 
     def score(snapshot: Snapshot) -> Array:
@@ -32,7 +32,7 @@ def scorer(judge: Judge, spec: PolicySpec) -> Callable[[Snapshot], Array]:
             here = pool == p
             jobs = np.ascontiguousarray(snapshot.pending[here], dtype=np.int64)
             renew(world.record, jobs)
-            given = judge(Queue(world, snapshot.now, jobs))
+            given = calls(Queue(world, snapshot.now, jobs))
             if given is None:
                 return np.full(len(snapshot.pending), np.nan)
             scores[here] = given

@@ -28,7 +28,7 @@ _MEMORY = 7 * 86_400.0  # seconds that a job counts after it was submitted, or a
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Foretold:
     """A job whose wait under Slurm's own order was foretold."""
 
     partition: str
@@ -44,7 +44,7 @@ class Supervisor:
     def __init__(self, promise: Promise, metrics: Metrics) -> None:
         self.promise, self._metrics = promise, metrics
         self.trust: dict[tuple[str, str], Trust] = {}
-        self._seen: dict[int, _Seen] = {}
+        self._seen: dict[int, _Foretold] = {}
         self._looked = -np.inf
 
     def withhold(self, queue: LiveQueue) -> None:
@@ -115,7 +115,7 @@ class Supervisor:
                 known = self._seen.get(job.job_id)
                 if known is None:
                     first = max(own.get(j, now), now) - submit
-                    self._seen[job.job_id] = _Seen(job.partitions[0], job.account, submit, first, foretold)
+                    self._seen[job.job_id] = _Foretold(job.partitions[0], job.account, submit, first, foretold)
                 else:
                     known.ours = foretold
         for j in np.flatnonzero(queue.snapshot.world["live"]["held"] > 0).tolist():

@@ -1,4 +1,4 @@
-"""Promotes a model after a replay of recent history in which it did no harm, and rolls it back.
+"""Which model is in charge: promotes one that passed the gate (evaluate/promotion.py), and rolls it back.
 
 A promoted model is copied into the state directory, so that nothing changes under the service; one small file, replaced
 at once, says which one is in charge and which one was before. The policy `rl:current` is whatever it says.
@@ -10,90 +10,14 @@ import json
 import os
 import shutil
 import tempfile
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from slurm_rl.backfill.slurm_settings import SlurmSettings
 from slurm_rl.errors import InputError, ModelError
 from slurm_rl.policy.checkpoint import Model, load_model
 from slurm_rl.policy.registry import PolicySpec
-from slurm_rl_sim.replay import Contender, Prepared, replay
 
 CURRENT = "rl:current"
-P95, LONGEST = 1.05, 1.2  # times the incumbent's wait that a candidate may have
-COMPLETED = 0.995  # of the jobs that complete under the incumbent; the others end at their limit on slower GPUs
-LEAST_JOBS = 100
-RULES = (
-    f"history: at least {LEAST_JOBS} jobs",
-    f"p95: the 95% wait is at most {P95:g} times that of the policy in charge (and a second)",
-    f"longest: the longest wait is at most {LONGEST:g} times that of the policy in charge (and a second)",
-    f"completed: at least {COMPLETED:g} of the jobs that complete under the policy in charge complete",
-)
-REMEDY = (
-    "judge by more history (--days) or another trace (--trace), or watch it in shadow mode with policy = "
-    '"rl:NAME", which asks no gate'
-)
 _PERMITS = "outside.json"  # policies from outside that passed the gate, with the digests of their files
-_SECOND = 1.0  # waits that differ by less are the same: of nothing, 1.05 times is nothing
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What the replay gate found, in seconds of waiting."""
-
-    jobs: int
-    incumbent: str
-    candidate: str
-    p95: tuple[float, float]  # of the incumbent, of the candidate
-    longest: tuple[float, float]
-    completed: tuple[float, float] = (0.0, 0.0)  # jobs
-
-    @property
-    def objections(self) -> list[str]:
-        """Why the candidate must not be promoted; none: it may."""
-        found = []
-        waits = (("p95", "95% wait", P95, self.p95), ("longest", "longest wait", LONGEST, self.longest))
-        for rule, what, share, (old, new) in waits:
-            if not new <= share * old + _SECOND:
-                found.append(
-                    f"rule {rule}: {what} {new:.0f} s, more than {share:g} times the {old:.0f} s of {self.incumbent}"
-                )
-        before, after = self.completed
-        if not after >= COMPLETED * before:
-            found.append(
-                f"rule completed: {after:.0f} jobs complete, fewer than {COMPLETED:g} of the {before:.0f} of "
-                f"{self.incumbent}"
-            )
-        return found
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"objections": self.objections}
-
-
-def judge(
-    prepared: Prepared,
-    incumbent: PolicySpec,
-    candidate: PolicySpec,
-    *,
-    influence: float,
-    weights: dict[str, float] | None = None,
-    slurm: SlurmSettings | None = None,
-) -> Verdict:
-    """Replays history under both, as they act on a live Slurm: through its backfill, with a bounded influence."""
-    jobs = len(prepared.trace)
-    if jobs < LEAST_JOBS:
-        raise InputError(
-            f"a history of {jobs} jobs tells nothing: the gate wants {LEAST_JOBS}",
-            remedy="look further back with --days, or judge by a trace with --trace",
-        )
-    contenders = [Contender(incumbent, "slurm"), Contender(candidate, "slurm")]
-    old, new = (r.metrics for r in replay(prepared, contenders, influence=influence, weights=weights, slurm=slurm))
-
-    def pair(name: str) -> tuple[float, float]:
-        return float(old[name] or 0.0), float(new[name] or 0.0)
-
-    return Verdict(jobs, incumbent.name, candidate.name, pair("p95_wait"), pair("max_wait"), pair("completed"))
 
 
 class Promotions:

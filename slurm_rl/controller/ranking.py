@@ -35,14 +35,14 @@ def rank(request: Mapping[str, Any], policy_name: str, state_dir: Path) -> dict[
     state = described(request)
     if len({j.job_id for j in state.jobs}) != len(state.jobs):
         raise InputError("two jobs have the same id", field="jobs")
-    view = observe(state, RunTimes(), policy.spec)
-    plan = policy.plan(view.snapshot, Guardrails(), dict(view.weights))
+    queue = observe(state, RunTimes(), policy.spec)
+    plan = policy.plan(queue.snapshot, Guardrails(), dict(queue.weights))
     order = [
-        {"id": view.jobs[j].job_id, "score": _finite(reason.score), "why": str(reason)}
+        {"id": queue.jobs[j].job_id, "score": _finite(reason.score), "why": str(reason)}
         for j, reason in zip(plan.order, plan.reasons, strict=True)
     ]
-    starts = [view.jobs[s.job].job_id for s in plan.starts]
-    left = [{"id": job_id, "why": why} for job_id, why in view.left_alone.items()]
+    starts = [queue.jobs[s.job].job_id for s in plan.starts]
+    left = [{"id": job_id, "why": why} for job_id, why in queue.left_alone.items()]
     return {"policy": policy.name, "order": order, "can_start_now": starts, "not_ordered": left}
 
 

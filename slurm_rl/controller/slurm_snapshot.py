@@ -11,7 +11,7 @@ import numpy as np
 
 from slurm_rl.controller.estimates import Described, Finished, KnownRunTimes, RunTimes, predict_all
 from slurm_rl.controller.job_rows import FOREVER, JobRows, Surroundings, why_left_alone
-from slurm_rl.controller.live_gres import Wanted, fill_devices, gres_of
+from slurm_rl.controller.live_gres import NamedFeatures, fill_devices, gres_of
 from slurm_rl.controller.live_limits import quota_tables
 from slurm_rl.controller.live_reservations import kept_tables, nodes_to_come
 from slurm_rl.controller.scores import multifactor_all
@@ -26,6 +26,7 @@ from slurm_rl.kernel.tables import World
 from slurm_rl.kernel.world import new_world
 from slurm_rl.place.speed import SpeedMatrix
 from slurm_rl.policy.catalogue import BY_USER
+from slurm_rl.policy.multifactor import RAW_PARTITION, partition_shares
 from slurm_rl.policy.registry import PolicySpec, settings_for
 from slurm_rl.slurm.model import HistoryJob, PriorityWeights, SlurmJob, SlurmNode, SlurmState
 from slurm_rl.slurm.scontrol import setting
@@ -44,7 +45,7 @@ class LiveQueue:
     ids: Array  # of the jobs
     base: Array  # Slurm's priority without our factor
     site: Array  # our factor as Slurm has it
-    queue: Array  # jobs of one number compete: same pool, same priority tier
+    line: Array  # jobs of one number compete: same pool, same priority tier
     estimate: Array  # seconds, from history
     spread: Array  # standard deviation of its logarithm
     left_alone: Mapping[int, str]  # job id -> why a pending job is not ordered
@@ -90,7 +91,7 @@ def observe(
     speeds = gpus.speeds if gpus is not None else SpeedMatrix({})
     watts = gpus.watts if gpus is not None else default_watts
     waiting = [j for j in state.jobs if j.state == "PENDING"]
-    wanted = Wanted(waiting)
+    wanted = NamedFeatures(waiting)
     cluster, members = _cluster(state, speeds, watts, wanted)
     known = set(cluster.partitions)
     memory = JobRows() if memory is None else memory
@@ -147,7 +148,7 @@ def observe(
         ids=mine["job_id"].copy(),
         base=base,
         site=site,
-        queue=pool * 100_000 + tier,
+        line=pool * 100_000 + tier,
         estimate=estimate,
         spread=spread,
         left_alone=left_alone,
@@ -195,7 +196,7 @@ def finished_jobs(rows: Iterable[HistoryJob], nodes: Iterable[SlurmNode]) -> lis
 
 
 def _cluster(
-    state: SlurmState, speeds: SpeedMatrix, watts: NodeWatts, wanted: Wanted
+    state: SlurmState, speeds: SpeedMatrix, watts: NodeWatts, wanted: NamedFeatures
 ) -> tuple[Cluster, list[SlurmNode]]:
     """The nodes as classes of equals, and the nodes in the order in which the classes number them."""
     found = node_classes(
@@ -223,7 +224,7 @@ def _left_alone(
 
 
 def _requests(
-    rows: Array, jobs: list[SlurmJob], memory: JobRows, now: int, wanted: Wanted, *, topology: bool
+    rows: Array, jobs: list[SlurmJob], memory: JobRows, now: int, wanted: NamedFeatures, *, topology: bool
 ) -> Requests:
     number = memory.names
     constraint = rows["features"].copy()
@@ -308,14 +309,13 @@ def _world(
     now: int,
     groups: Array,
 ) -> World:
-    best = max((p.priority_job_factor for p in state.partitions), default=1) or 1
-    factor = {p.name: p.priority_job_factor / best for p in state.partitions}
+    factors = {p.name: float(p.priority_job_factor) for p in state.partitions}
     world = new_world(
         wl,
         settings_for(policy, weights=weights),
         now=now,
         groups=groups.copy(),
-        partition_factor=np.array([factor.get(p, 0.0) for p in wl.partition_names] or [0.0]),
+        partition_factor=partition_shares(wl.partition_names, factors, raw=RAW_PARTITION in state.weights.flags),
     )
     world["calculated"] = now  # fairshare is Slurm's own: not to be calculated again
     world["live"]["version"] = 0  # estimates are made below, once

@@ -19,13 +19,13 @@ from slurm_rl.config import Config
 from slurm_rl.controller.advice import Advisor
 from slurm_rl.controller.auto import AutoPolicies
 from slurm_rl.controller.budget import ReadBudget, WriteBudget
-from slurm_rl.controller.choices import Choices
+from slurm_rl.controller.choices import LiveChoices
 from slurm_rl.controller.diff import changes, in_safe_write_order, wanted_factors
 from slurm_rl.controller.estimates import RunTimes
 from slurm_rl.controller.explain.held_back import HeldBack
 from slurm_rl.controller.explain.limits_seen import LimitsSeen
 from slurm_rl.controller.explain.queue_report import QueueReport
-from slurm_rl.controller.explain.start_forecast import Foresight
+from slurm_rl.controller.explain.start_forecast import StartForecasts
 from slurm_rl.controller.job_rows import JobRows
 from slurm_rl.controller.lane import LaneBook
 from slurm_rl.controller.learning import Learning
@@ -43,7 +43,7 @@ from slurm_rl.domain.promise import parse_promise
 from slurm_rl.domain.snapshot import Plan
 from slurm_rl.errors import EnvironmentMissing, SlurmRlError
 from slurm_rl.kernel.arrays import Array
-from slurm_rl.obs.foresight import ForecastStore
+from slurm_rl.obs.forecast_store import ForecastStore
 from slurm_rl.obs.journal import Change, Journal, JournalError, LostLease
 from slurm_rl.obs.lease_holder import own_name
 from slurm_rl.obs.metrics import Metrics
@@ -59,7 +59,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class TickOutcome:
-    """What one cycle came to."""
+    """The result of one tick."""
 
     outcome: str  # done, off, standby
     mode: str
@@ -80,7 +80,7 @@ def _planner(config: Config) -> Planner:
 
 
 class Controller:
-    """Reconciles a Slurm queue with a policy's order; `cycle` does it once, `run` until it is stopped."""
+    """Reconciles a Slurm queue with a policy's order; `tick` does it once, `run` until it is stopped."""
 
     def __init__(
         self,
@@ -108,19 +108,19 @@ class Controller:
         self.budget = WriteBudget(config)
         self.reading = ReadBudget(self.metrics)
         self.planner = _planner(config)
-        self.choices = Choices(journal)
+        self.choices = LiveChoices(journal)
         self.learning = Learning(config, clock)
         self.lane = LaneBook(Path(config.state_dir))
         self.supervisor = Supervisor(parse_promise(config.promise), self.metrics)
         self.forecasts = forecasts or ForecastStore(journal.path.with_name("forecasts.sqlite"))
-        self.foresight = Foresight(config, self.forecasts, self.metrics, clock)
+        self.start_forecasts = StartForecasts(config, self.forecasts, self.metrics, clock)
         self.held_back = HeldBack(self.forecasts)
         self.limits_seen = LimitsSeen()
         self.site_factor = SiteFactorWriter(config, journal, self.metrics, self.budget)
         self.gpu_type = GpuTypeWriter(config, journal)
         self.start_time = StartTimeWriter(config, journal, self.metrics)
         self.writers: tuple[Writer[Any], ...] = (self.site_factor, self.gpu_type, self.start_time)
-        self.view: QueueReport | None = None  # of the last tick, for the service; replaced as a whole
+        self.report: QueueReport | None = None  # of the last tick, for the service; replaced as a whole
         self.observed: tuple[LiveQueue, Plan] | None = None
         self.advisor: Advisor | None = None
         self.heartbeat = clock()
@@ -161,7 +161,7 @@ class Controller:
         began = time.perf_counter()
         said = self.client.snapshot()
         state = functools.reduce(lambda seen, writer: writer.own(seen), self.writers, said)
-        self.foresight.see(state, *self.learning.learn(self.client, state))
+        self.start_forecasts.see(state, *self.learning.learn(self.client, state))
         self.held_back.see(state)
         self.limits_seen.see(self.client, state)
         leave_alone, gpus, limits = self.config.leave_alone, self.learning.gpus, self.limits_seen.in_force
@@ -211,10 +211,10 @@ class Controller:
 
         # 6. Tell when jobs may start, for those who ask.
         began = time.perf_counter()
-        if self.view is not None:
+        if self.report is not None:
             deferrals = self.start_time.summary(self.clock())
-            told = self.foresight.foresee(queue, plan, self.policy, mode, self.run_times)
-            self.view = self.view.with_forecast(told, deferrals)
+            told = self.start_forecasts.renew(queue, plan, self.policy, mode, self.run_times)
+            self.report = self.report.with_forecast(told, deferrals)
         self._phase("foresee", began)
         self._count(queue, plan, len(difference) - applied)
         return TickOutcome("done", mode, len(plan.order), len(difference), applied, drifted, note)
@@ -345,7 +345,7 @@ class Controller:
         self.config, self.policy, self.planner = config, policy, planner
         self.budget = self.site_factor.budget = WriteBudget(config)
         self.learning.follow(config)
-        self.foresight.config = config
+        self.start_forecasts.config = config
         for writer in self.writers:
             writer.follow(config)
         self.poked.set()
@@ -429,18 +429,18 @@ class Controller:
         log.error("scores", policy=self.policy.name, error=str(plan.reasons[0]))
         return "fallback"
 
-    def _publish(self, view: LiveQueue, plan: Plan, wanted: Array, bound: int, number: int) -> None:
-        self.observed = (view, plan)
+    def _publish(self, queue: LiveQueue, plan: Plan, wanted: Array, bound: int, number: int) -> None:
+        self.observed = (queue, plan)
         if self.auto is not None and self.auto.mixed:
             self.advisor = None  # a job's first factor would be that of another partition's policy
         else:
-            self.advisor = Advisor.of(view, plan, wanted, bound, self.policy, self.run_times, self.advisor)
-        told = self.foresight.told
-        self.view = QueueReport(view, plan, wanted, bound, number, self._mode, self.policy, told).prepared()
+            self.advisor = Advisor.of(queue, plan, wanted, bound, self.policy, self.run_times, self.advisor)
+        told = self.start_forecasts.told
+        self.report = QueueReport(queue, plan, wanted, bound, number, self._mode, self.policy, told).prepared()
 
-    def _count(self, view: LiveQueue, plan: Plan, unsettled: int) -> None:
+    def _count(self, queue: LiveQueue, plan: Plan, unsettled: int) -> None:
         self.metrics.jobs.labels("ordered").set(len(plan.order))
-        self.metrics.jobs.labels("left_alone").set(len(view.left_alone))
+        self.metrics.jobs.labels("left_alone").set(len(queue.left_alone))
         self.metrics.jobs.labels("promoted").set(int(plan.promoted.sum()))
         self.metrics.jobs.labels("unsettled").set(unsettled)
         for ruler in plan.rulers:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
+from slurm_rl.domain.pairs import pairs_in, parse_pairs
+
 _UNIT_MB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)B?", re.IGNORECASE)
 _THOUSANDS = {"K": 1e3, "M": 1e6, "G": 1e9}
@@ -24,14 +26,19 @@ def size_mb(text: str) -> float:
 
 @lru_cache(maxsize=4096)
 def _counts(text: str) -> tuple[tuple[str, float], ...]:
-    pairs = (item.partition("=") for item in text.split(",") if "=" in item)
-    found = ((key, size_mb(value) if key == "mem" else _count(value)) for key, _, value in pairs)
+    pairs = pairs_in(text.split(","))
+    found = ((key, size_mb(value) if key == "mem" else _count(value)) for key, value in pairs)
     return tuple((key, value) for key, value in found if not math.isnan(value))
 
 
 def tres_counts(text: str) -> dict[str, float]:
     """`cpu=4,mem=1G,gres/gpu:a100=2` as numbers, memory in MB; what is no number is left out."""
     return dict(_counts(text))
+
+
+def tres_weights(text: str) -> dict[str, float]:
+    """`PriorityWeightTRES`, as slurm.conf and `scontrol show config` have it."""
+    return parse_pairs(text, "PriorityWeightTRES", "TRES=WEIGHT,…")
 
 
 def _count(text: str) -> float:

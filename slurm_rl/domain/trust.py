@@ -25,7 +25,7 @@ _SECONDS = 60.0  # waits that differ by less are the same
 
 @dataclass(slots=True)
 class Trust:
-    """One group's standing: what is withheld, and how its waits compare with what was promised."""
+    """One group's trust: the share that is withheld, and its waits beside the promised ones."""
 
     step: int = 0
     changed: float = -np.inf

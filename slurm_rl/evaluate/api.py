@@ -11,7 +11,7 @@ import pandas as pd
 
 from slurm_rl.backfill.catalogue import RULES
 from slurm_rl.domain.cluster import Cluster
-from slurm_rl.evaluate.paired import COMPARED, PolicyFigures, Windows, compare, gap_closed
+from slurm_rl.evaluate.paired import COMPARED, PairedWindows, PolicyFigures, compare, gap_closed
 from slurm_rl.evaluate.settle import settle
 from slurm_rl.policy.registry import guarded
 from slurm_rl.traces.trace import Trace
@@ -86,7 +86,7 @@ def evaluate(
         base=ready.base,
         replicates=replicates,
         window=span,
-        windows=Windows(windows, window_jobs) if windows else None,
+        windows=PairedWindows(windows, window_jobs) if windows else None,
         placement=placement,
         weights=ready.weights,
         seed=seed,

@@ -65,7 +65,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PoolChoice:
     """What a pool's partitions get, why, and the table behind it."""
 
     partitions: tuple[str, ...]
@@ -83,7 +83,7 @@ class Choice:
 class Auto:
     """A choice for each pool, and the candidates by name."""
 
-    choices: tuple[Choice, ...]
+    choices: tuple[PoolChoice, ...]
     candidates: Mapping[str, Candidate]
     tuned: Mapping[str, float]
 
@@ -165,7 +165,7 @@ def varied(past: Trace, number: int, seed: int) -> Trace:
     return moved.take(np.argsort(submit, kind="stable"))
 
 
-def judge(
+def compare_on_past(
     past: Trace,
     cluster: Cluster,
     contenders: Mapping[str, Candidate],
@@ -258,7 +258,7 @@ def _price(logs: Mapping[str, float]) -> float:
 
 def choose(
     partitions: tuple[str, ...], jobs: int, wait: float, table: Sequence[Standing], before: str = "", usual: str = ""
-) -> Choice:
+) -> PoolChoice:
     """The best candidate that keeps the promise; what was in charge stays unless another one is clearly better.
 
     `usual` suits the site as a whole: where nothing is in charge yet, it stands in the pool if it does no harm there,
@@ -267,7 +267,7 @@ def choose(
     standing = {s.candidate: s for s in table}
     if jobs < LEAST_JOBS or wait < _IDLE:
         told = f"{jobs} jobs tell nothing" if jobs < LEAST_JOBS else "nobody waits"
-        return Choice(partitions, before or OWN, before, told, jobs, tuple(table))
+        return PoolChoice(partitions, before or OWN, before, told, jobs, tuple(table))
     held = before if before in standing and standing[before].keeps else OWN
     if held == OWN and usual in standing and standing[usual].keeps and standing[usual].price < 0:
         held = usual
@@ -279,9 +279,9 @@ def choose(
         why = f"no other is better beyond chance ({others} of {len(table)} do not keep the promise)"
         if held == usual != before:
             why = f"suits the site as a whole, and {why}"
-        return Choice(partitions, held, before, why, jobs, tuple(table))
+        return PoolChoice(partitions, held, before, why, jobs, tuple(table))
     why = f"better than {held} by {1 - math.exp(-gain):.0%} (goals; chance {doubt:.0%})"
-    return Choice(partitions, best.candidate, before, why, jobs, tuple(table))
+    return PoolChoice(partitions, best.candidate, before, why, jobs, tuple(table))
 
 
 def auto(
@@ -311,7 +311,7 @@ def auto(
     contenders = candidates(model, weights, tuned)
     how: dict[str, Any] = {"promise": promise, "influence": influence, "replicates": replicates, "seed": seed}
     how |= {"slurm": slurm, "limits": limits, "reservations": reservations}
-    judged = judge(past, cluster, contenders, backfill, placement, on_progress=on_progress, **how)
+    judged = compare_on_past(past, cluster, contenders, backfill, placement, on_progress=on_progress, **how)
     usual = choose((), *judged[-1]).chosen
     choices = [
         choose(names, *found, before=(before or {}).get(names[0], ""), usual=usual)

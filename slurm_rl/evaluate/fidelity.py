@@ -26,7 +26,7 @@ _QUANTILES = (5, 25, 50, 75, 95)
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class JobRun:
     """When and where a job ran, in seconds since the first submission."""
 
     submit: float
@@ -40,7 +40,7 @@ class Ran:
         return self.start - self.submit
 
 
-Schedule = Mapping[str, Ran]
+Schedule = Mapping[str, JobRun]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +69,10 @@ class Divergence:
     cause: str
 
 
-def schedule_of(rows: Sequence[Observed]) -> dict[str, Ran]:
+def schedule_of(rows: Sequence[Observed]) -> dict[str, JobRun]:
     """A real run."""
     return {
-        r.job_id: Ran(r.submit, r.start, r.end, frozenset(r.nodes), r.scheduler)
+        r.job_id: JobRun(r.submit, r.start, r.end, frozenset(r.nodes), r.scheduler)
         for r in rows
         if r.start is not None and r.end is not None
     }
@@ -112,7 +112,7 @@ def simulate(
     lengths: bool,
     phase: int | None = None,
     slurm: SlurmSettings = SITE,
-) -> dict[str, Ran]:
+) -> dict[str, JobRun]:
     """The simulator's schedule of what was submitted in a real run; `lengths`: with the run lengths seen there.
 
     Without them, each run is as long as asked, and a start-up and clean-up as long as they were on average. `phase`:
@@ -160,7 +160,7 @@ def _median(found: Sequence[Agreement]) -> Agreement:
     )
 
 
-def _usual(schedules: Sequence[dict[str, Ran]]) -> dict[str, Ran]:
+def _usual(schedules: Sequence[dict[str, JobRun]]) -> dict[str, JobRun]:
     """The schedule that has the median of the mean waits; which it is does not depend on what was real."""
     ordered = sorted(schedules, key=lambda s: sum(r.wait for r in s.values()))
     return ordered[(len(ordered) - 1) // 2]
@@ -177,7 +177,7 @@ def _ended(row: Observed) -> bool:
     return row.state == "COMPLETED"
 
 
-def _of_result(result: Result, names: Sequence[str]) -> dict[str, Ran]:
+def _of_result(result: Result, names: Sequence[str]) -> dict[str, JobRun]:
     first = result.trace.span()[0]
     number: Array = result.workload.node_number
     nodes: dict[int, set[str]] = {}
@@ -185,7 +185,7 @@ def _of_result(result: Result, names: Sequence[str]) -> dict[str, Ran]:
     for j, n in zip(job.tolist(), node.tolist(), strict=True):
         nodes.setdefault(j, set()).add(names[int(number[n])])
     return {
-        str(result.trace.job_id[j]): Ran(
+        str(result.trace.job_id[j]): JobRun(
             float(result.trace.submit_time[j] - first),
             float(result.start[j] - first),
             float(result.end[j] - first),
@@ -270,11 +270,11 @@ def fidelity(
     policy: str = "fcfs",
     most: int = 10,
     slurm: SlurmSettings = SITE,
-) -> tuple[Fidelity, list[tuple[dict[str, Ran], dict[str, Ran]]]]:
+) -> tuple[Fidelity, list[tuple[dict[str, JobRun], dict[str, JobRun]]]]:
     """Compares real runs of a trace with the simulator and with each other; also the schedules, real and simulated."""
     reals = [schedule_of(rows) for rows in runs]
 
-    def made_of(lengths: bool) -> list[list[dict[str, Ran]]]:
+    def made_of(lengths: bool) -> list[list[dict[str, JobRun]]]:
         return [
             [simulate(trace, cluster, r, policy, lengths=lengths, phase=p, slurm=slurm) for p in phases(r, slurm)]
             for r in runs

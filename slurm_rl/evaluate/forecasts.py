@@ -22,10 +22,10 @@ from slurm_rl.kernel.world import bare_world
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl_sim import state as st
 from slurm_rl_sim.forecast import Calibration, Forecast, Made, log_wait, summarise
-from slurm_rl_sim.forward import DAY, Past, Scene, Site, draw_starts, starts_by_limits
+from slurm_rl_sim.forward import DAY, Past, Scene, SiteRules, draw_starts, starts_by_limits
 from slurm_rl_sim.replay import Prepared
 from slurm_rl_sim.residuals import Residuals
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 
 PAST = 7 * DAY  # arrivals to come are drawn from so long a past
 _LIKE = 20  # jobs like this whose mean wait is the naive forecast
@@ -80,7 +80,7 @@ class ForecastReport:
         return value
 
 
-class Learned:
+class ReplayEstimator:
     """The estimator fed with the jobs of a replay as they end, and its residuals."""
 
     def __init__(self, workload: Workload) -> None:
@@ -111,13 +111,13 @@ class Learned:
         return world
 
 
-def site_of(policy: str, backfill: str, slurm_conf: Path | None = None) -> Site:
+def site_of(policy: str, backfill: str, slurm_conf: Path | None = None) -> SiteRules:
     """How a site schedules: by names, or as its slurm.conf has it."""
     if slurm_conf is None:
-        return Site(parse_policy(policy), RULES[backfill].name)
+        return SiteRules(parse_policy(policy), RULES[backfill].name)
     conf = read_slurm_conf(slurm_conf)
     weights = dict(conf.weights) if conf.has_weights else None
-    return Site(parse_policy(policy), "slurm", weights=weights, settings=conf.world)
+    return SiteRules(parse_policy(policy), "slurm", weights=weights, settings=conf.world)
 
 
 def moments(submit: Array, start: Array, window: tuple[int, int], count: int, seed: int) -> list[tuple[int, int, bool]]:
@@ -148,7 +148,7 @@ def moments(submit: Array, start: Array, window: tuple[int, int], count: int, se
 
 def forecast_history(
     prepared: Prepared,
-    site: Site,
+    site: SiteRules,
     *,
     window: tuple[int, int],
     count: int = 400,
@@ -177,8 +177,8 @@ def forecast_history(
     return _walk(prepared, site, asked, start, end, window, draws, seed, on_progress)
 
 
-def _simulation(prepared: Prepared, site: Site) -> Simulation:
-    simulation = Simulation(
+def _simulation(prepared: Prepared, site: SiteRules) -> ReplayState:
+    simulation = ReplayState(
         prepared.workload,
         prepared.trace.run_time,
         site.policy,
@@ -196,7 +196,7 @@ def _simulation(prepared: Prepared, site: Site) -> Simulation:
 
 def _walk(
     prepared: Prepared,
-    site: Site,
+    site: SiteRules,
     asked: Sequence[tuple[int, int, bool]],
     start: Array,
     end: Array,
@@ -206,7 +206,7 @@ def _walk(
     on_progress: Progress | None,
 ) -> tuple[list[Scored], int]:
     simulation = _simulation(prepared, site)
-    learned, calibration = Learned(prepared.workload), Calibration()
+    learned, calibration = ReplayEstimator(prepared.workload), Calibration()
     submit = prepared.workload.jobs["submit"]
     over = np.argsort(end, kind="stable")
     over = over[end[over] >= 0]
@@ -247,7 +247,7 @@ def _walk(
     return rows, earlier
 
 
-def scene_of(simulation: Simulation, site: Site, learned: Learned, now: int) -> Scene:
+def scene_of(simulation: ReplayState, site: SiteRules, learned: ReplayEstimator, now: int) -> Scene:
     """The replay's present moment; what is to come is looked at by nobody."""
     world = simulation.world
     live, submit = world["live"], world["jobs"]["submit"]

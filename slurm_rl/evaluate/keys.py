@@ -17,7 +17,7 @@ from slurm_rl.traces.trace import Trace
 from slurm_rl_sim.metrics import metrics
 from slurm_rl_sim.replay import Prepared, prepare
 from slurm_rl_sim.result import result_of
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 
 NONE = "none"
 ALL = "all"
@@ -25,7 +25,7 @@ _REPLICATES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
+class KeysWorth:
     """Estimates and schedules with some keys; ratios are to those without any, with their standard errors."""
 
     keys: str
@@ -46,7 +46,7 @@ def worth_of_keys(
     replicates: int = _REPLICATES,
     seed: int = 0,
     on_progress: Callable[[str, float], None] | None = None,
-) -> list[Worth]:
+) -> list[KeysWorth]:
     """One row for each key of the past, one for all together where there are several, and one for none."""
     sets = {
         NONE: (),
@@ -68,14 +68,14 @@ def worth_of_keys(
         ratio = np.exp(gain.mean(axis=0))
         some = np.any([past.keys[k].codes >= 0 for k in sets[name]], axis=0).sum() if sets[name] else 0
         rank = float(np.mean([r[0] for r in own]))
-        found.append(Worth(name, int(some), rank, ratio[0], error[0], ratio[1], error[1]))
+        found.append(KeysWorth(name, int(some), rank, ratio[0], error[0], ratio[1], error[1]))
     return found
 
 
 def _figures(case: Prepared, policy: PolicySpec, backfill: str) -> tuple[float, float, float]:
     """Rank correlation of estimates with run times, and the logarithms of mean slowdown and mean wait."""
     placement = RULES[backfill].placement
-    simulation = Simulation(case.workload, case.trace.run_time, policy, backfill=backfill, placement=placement)
+    simulation = ReplayState(case.workload, case.trace.run_time, policy, backfill=backfill, placement=placement)
     simulation.run()
     told = metrics(result_of(simulation, case.trace, case.measured))
     ran = simulation.world["live"]["start"] >= 0

@@ -10,12 +10,12 @@ import numpy as np
 
 from slurm_rl.controller.limit_advice import RunsAlike
 from slurm_rl.kernel.arrays import Array
-from slurm_rl_sim.forward import Site
+from slurm_rl_sim.forward import SiteRules
 from slurm_rl_sim.replay import Contender, Prepared, Run, prepare, replay
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
+class AdviceWorth:
     """Both replays, and what became of the jobs that were advised."""
 
     jobs: int
@@ -64,7 +64,7 @@ def _keys(j: int, jobs: Array, names: Array, size: Array) -> list[tuple[int, ...
     return [(user, int(names[j]), int(size[j])), general] if names[j] >= 0 else [general]
 
 
-def worth_of_advice(prepared: Prepared, site: Site) -> Worth:
+def worth_of_advice(prepared: Prepared, site: SiteRules) -> AdviceWorth:
     """Replays a trace as it is and with suggested limits, under the same order and backfill rule."""
     contender = Contender(site.policy, site.backfill)
     weights = dict(site.weights) if site.weights else None
@@ -77,7 +77,7 @@ def worth_of_advice(prepared: Prepared, site: Site) -> Worth:
     counted = advised & prepared.measured
     killed = int(np.sum(counted & (prepared.trace.run_time > limits)))
     told = int(prepared.measured.sum()), int(counted.sum())
-    return Worth(*told, _figures(before, advised), _figures(after, advised), killed)
+    return AdviceWorth(*told, _figures(before, advised), _figures(after, advised), killed)
 
 
 def _figures(run: Run, advised: Array) -> dict[str, float]:

@@ -41,7 +41,7 @@ _SHARES = (0.125, 0.25, 0.5)  # of a class's nodes that are cut
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class MigLayout:
     """A change: so many nodes of a class with each GPU cut into these slices."""
 
     type: str
@@ -58,10 +58,10 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class LayoutAdvice:
     """A layout and what it would have done: figures, and ratios to the cluster as it is, with 95% intervals."""
 
-    layout: Layout
+    layout: MigLayout
     figures: dict[str, float]
     ratio: dict[str, float]
     low: dict[str, float]
@@ -91,7 +91,7 @@ def profiles(gpu_type: str) -> dict[int, float]:
     return {}
 
 
-def layouts(cluster: Cluster) -> list[Layout]:
+def layouts(cluster: Cluster) -> list[MigLayout]:
     """What could be cut: each class of whole GPUs that know MIG, some of its nodes, in each way."""
     found = []
     for row, c in enumerate(cluster.classes, 1):
@@ -103,7 +103,7 @@ def layouts(cluster: Cluster) -> list[Layout]:
             names = [f"{c.gpu_type}_{u}g.{known[u]:g}gb" for u in units]
             slices = tuple((name, names.count(name)) for name in dict.fromkeys(names))
             counts = sorted({max(1, round(share * c.count)) for share in _SHARES})
-            found += [Layout(c.gpu_type, c.partition, row, n, c.count, slices) for n in counts if n < c.count]
+            found += [MigLayout(c.gpu_type, c.partition, row, n, c.count, slices) for n in counts if n < c.count]
     if not found:
         raise InputError(
             f"no node class of cluster {cluster.name} has whole GPUs that MIG can cut, and more than one node",
@@ -112,7 +112,7 @@ def layouts(cluster: Cluster) -> list[Layout]:
     return found
 
 
-def cut(cluster: Cluster, layout: Layout) -> Cluster:
+def cut(cluster: Cluster, layout: MigLayout) -> Cluster:
     """The cluster with the layout's nodes behind the others of their class."""
     classes: list[NodeClass] = []
     for row, c in enumerate(cluster.classes, 1):
@@ -146,9 +146,9 @@ def advise(
     headroom: float = 1.1,
     placement: str = "greedy",
     seed: int = 0,
-    chosen: Sequence[Layout] | None = None,
+    chosen: Sequence[MigLayout] | None = None,
     on_progress: Callable[[str, float], None] | None = None,
-) -> tuple[dict[str, float], list[Advice]]:
+) -> tuple[dict[str, float], list[LayoutAdvice]]:
     """Figures of the cluster as it is, and every layout with its gain, the best first."""
     memory_needs(trace, headroom)
     candidates = list(layouts(cluster) if chosen is None else chosen)
@@ -168,7 +168,7 @@ def advise(
     return means, sorted(found, key=lambda a: a.ratio["mean_jct"])
 
 
-def on_slices(prepared: Prepared, layout: Layout, needs: Array) -> tuple[Prepared, float]:
+def on_slices(prepared: Prepared, layout: MigLayout, needs: Array) -> tuple[Prepared, float]:
     """The same jobs on the cluster with a layout, and the share of jobs of one GPU that may use a slice."""
     trace, old = prepared.trace, prepared.cluster
     cluster = cut(old, layout)
@@ -211,7 +211,9 @@ def _figures(prepared: Prepared, contender: Contender, placement: str) -> dict[s
     return {name: float(run.metrics[name] or 0.0) for name in (*COMPARED, "killed", "rejected")}
 
 
-def _advice(layout: Layout, runs: list[dict[str, float]], may: float, before: list[dict[str, float]]) -> Advice:
+def _advice(
+    layout: MigLayout, runs: list[dict[str, float]], may: float, before: list[dict[str, float]]
+) -> LayoutAdvice:
     from scipy.stats import t as student
 
     ratio, low, high = {}, {}, {}
@@ -223,4 +225,4 @@ def _advice(layout: Layout, runs: list[dict[str, float]], may: float, before: li
         middle = float(logs.mean())
         ratio[name], low[name], high[name] = (math.exp(x) for x in (middle, middle - half, middle + half))
     figures = {name: float(np.mean([r[name] for r in runs])) for name in runs[0]}
-    return Advice(layout, figures, ratio, low, high, may)
+    return LayoutAdvice(layout, figures, ratio, low, high, may)

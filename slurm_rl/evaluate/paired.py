@@ -35,7 +35,7 @@ _DRAWS = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class PairedWindows:
     """Stretches of `jobs` jobs, drawn at random; as many jobs before each fill the cluster."""
 
     count: int
@@ -80,7 +80,7 @@ def replicate(trace: Trace, number: int, seed: int) -> Trace:
 
 
 def drawn_windows(
-    trace: Trace, windows: Windows, span: tuple[int, int] | None, seed: int
+    trace: Trace, windows: PairedWindows, span: tuple[int, int] | None, seed: int
 ) -> Iterator[tuple[Trace, tuple[int, int]]]:
     """Parts of a trace, each with the window of its jobs that are measured."""
     trace = trace.take(np.argsort(trace.submit_time, kind="stable"))
@@ -105,7 +105,7 @@ def compare(
     base: Contender,
     replicates: int = 5,
     window: tuple[int, int] | None = None,
-    windows: Windows | None = None,
+    windows: PairedWindows | None = None,
     placement: str | None = None,
     weights: dict[str, float] | None = None,
     seed: int = 0,
@@ -141,7 +141,7 @@ def compare(
                 on_progress(f"{kind} {number + 1} of {count}", share)
     if windows is not None:
         return [_over_windows(c, figures[c], figures[base], seed) for c in everyone]
-    return [_standing(c, base, figures, blocks, seed) for c in everyone]
+    return [_whole(c, base, figures, blocks, seed) for c in everyone]
 
 
 def _positive(value: float | int | None) -> float:
@@ -161,7 +161,7 @@ def _blocks(run: Run) -> Array:
     return np.stack(columns, axis=1)
 
 
-def _standing(
+def _whole(
     contender: Contender,
     base: Contender,
     figures: dict[Contender, list[dict[str, float]]],

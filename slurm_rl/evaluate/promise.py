@@ -21,14 +21,14 @@ from slurm_rl.policy.registry import parse_policy
 from slurm_rl_sim.metrics import metrics
 from slurm_rl_sim.replay import Contender, Prepared, Run, replay
 from slurm_rl_sim.result import Result, result_of
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 
 _EVERY = 600  # seconds of simulated time from one look to the next
 _MEMORY = 7 * 86_400  # seconds that a job counts after its submission, or as long as it waits
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SupervisedRun:
     """A supervised run: the share of pool-time without full influence, and how often it was lowered."""
 
     run: Run
@@ -45,13 +45,13 @@ def supervised(
     placement: str | None = None,
     influence: float = 1.0,
     weights: dict[str, float] | None = None,
-) -> Kept:
+) -> SupervisedRun:
     """Replays a policy whose influence on each pool follows the promise."""
     began = time.perf_counter()
     where = find_placement(placement or RULES[contender.backfill].placement)
     # A pool may be Slurm's own at any time, so no order is a fixed one and everybody's usage counts.
     policy = replace(contender.policy, starve_age=min(contender.policy.starve_age, 1e15))
-    simulation = Simulation(
+    simulation = ReplayState(
         prepared.workload,
         prepared.trace.run_time,
         policy,
@@ -96,7 +96,7 @@ def supervised(
     name = f"{contender.policy.name}, promise"
     speed = len(prepared.trace) / max(seconds, 1e-9)
     run = Run(name, contender.backfill, where, metrics(result), seconds, speed, 0.0, result)
-    return Kept(run, held / max(looks, 1), lowered)
+    return SupervisedRun(run, held / max(looks, 1), lowered)
 
 
 def own_run(

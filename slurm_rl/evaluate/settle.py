@@ -13,7 +13,7 @@ from slurm_rl_sim.replay import Contender, Progress, prepare
 
 
 @dataclass(frozen=True)
-class Settled:
+class SettledContenders:
     """The base and the contenders as they enter a comparison; `early` is the time before it, None if there is none."""
 
     base: Contender
@@ -35,11 +35,11 @@ def settle(
     tune: bool = True,
     seed: int = 0,
     on_progress: Progress | None = None,
-) -> Settled:
+) -> SettledContenders:
     """Tunes multifactor and fits models on the jobs before the window; if there are none, all stay as they are."""
     early = before(trace, window)
     if early is None or not tune:
-        return Settled(base, tuple(contenders), None, {}, early)
+        return SettledContenders(base, tuple(contenders), None, {}, early)
     weights = tuned_weights(prepare(early, cluster, seed=seed), backfill, placement)
     styles: dict[str, str] = {}
     fitted: dict[Contender, Contender] = {}
@@ -49,4 +49,6 @@ def settle(
             own = "" if one.backfill == backfill else f"+{one.backfill}"
             styles[one.policy.name + own] = chosen.style
             fitted[one] = replace(one, policy=chosen.policy)
-    return Settled(fitted.get(base, base), tuple(fitted.get(c, c) for c in contenders), weights, styles, early)
+    return SettledContenders(
+        fitted.get(base, base), tuple(fitted.get(c, c) for c in contenders), weights, styles, early
+    )

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from slurm_rl.errors import InputError
-from slurm_rl.grow.state import Choice
+from slurm_rl.grow.state import GrowthStep
 
 _FORMAT = 1
 
@@ -37,7 +37,7 @@ def fingerprint(model: nn.Module) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def step_of(choice: Choice, noise: float, seed: int) -> dict[str, Any]:
+def step_of(choice: GrowthStep, noise: float, seed: int) -> dict[str, Any]:
     return {"action": choice.action, "name": choice.name, "to": choice.to, "noise": noise, "seed": seed}
 
 

@@ -27,7 +27,7 @@ from slurm_rl.grow.errors import CannotGrow
 from slurm_rl.grow.policies import WORTH, GrowthPolicy, Never, policy_of
 from slurm_rl.grow.requeue import Requeue
 from slurm_rl.grow.shell import own, unwrap
-from slurm_rl.grow.state import Choice, State, survey
+from slurm_rl.grow.state import GrowthStep, State, survey
 from slurm_rl.grow.table import apply
 
 log = logging.getLogger("slurm_rl.grow")
@@ -75,7 +75,7 @@ class Grower:
         self._save_every, self._save_seconds = save_every, 0.0
         self._requeue = Requeue(self.budget, requeue, longest)
         self._most = most
-        self._surveyed: tuple[int, tuple[int, ...], tuple[Choice, ...]] | None = None  # size, layers, menu
+        self._surveyed: tuple[int, tuple[int, ...], tuple[GrowthStep, ...]] | None = None  # size, layers, menu
         self._seen: dict[str, Any] = {}
         self._recent: list[float] = []
         self.more = True
@@ -149,9 +149,9 @@ class Grower:
 
     # Growing
 
-    def _choose(self) -> Choice | None:
+    def _choose(self) -> GrowthStep | None:
         """The policy's choice; of several ranks, the first chooses for all."""
-        chosen: list[Choice | None] = [None]
+        chosen: list[GrowthStep | None] = [None]
         if _rank() == 0 and not (self.problem or self.budget.warned or isinstance(self.policy, Never)):
             try:
                 chosen = [self._chosen()]
@@ -163,7 +163,7 @@ class Grower:
             distributed.broadcast_object_list(chosen, src=0)
         return chosen[0]
 
-    def _chosen(self) -> Choice | None:
+    def _chosen(self) -> GrowthStep | None:
         if self._surveyed is None:
             bare = unwrap(self.model).bare
             self._surveyed = (_size(bare), *survey(bare, self.factor, self.layers))
@@ -183,7 +183,7 @@ class Grower:
             State(words, fitting, r.elapsed, left + ahead, pace, tuple(r.losses), tuple(r.metrics), tuple(r.grown))
         )
 
-    def _grow(self, choice: Choice) -> bool:
+    def _grow(self, choice: GrowthStep) -> bool:
         """Takes a step, unless the grown network answers otherwise than the old one; whether it was taken."""
         bare, before = unwrap(self.model).bare, self.model
         seed = self.seed + len(self.record.steps)
@@ -294,7 +294,7 @@ class Grower:
                 )
             model = self.model
             for step in record.steps:
-                choice = Choice(step["action"], step["name"], step["to"], 1.0, -1)
+                choice = GrowthStep(step["action"], step["name"], step["to"], 1.0, -1)
                 model = apply(model, choice, self.optimizer, step["noise"], step["seed"], self.layers)
         except SlurmRlError:
             self._file = None  # what is there is not ours to replace

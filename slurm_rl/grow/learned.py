@@ -17,7 +17,7 @@ from slurm_rl.grow import vocabulary
 from slurm_rl.grow.features import CHOICE, GLOBALS, globals_of, rows_of
 from slurm_rl.grow.policies import affordable
 from slurm_rl.grow.scores import Scorer
-from slurm_rl.grow.state import Choice, State
+from slurm_rl.grow.state import GrowthStep, State
 
 _WORD, _ARCH, _HIDDEN = 8, 16, 32
 
@@ -63,14 +63,14 @@ def tensors_of(states: list[State]) -> tuple[Tensor, Tensor, Tensor, Tensor, Ten
     return layers, lengths, context, rows, words, open_
 
 
-class Learned:
+class LearnedGrowth:
     """The choice with the highest score; the weights are those the network has now."""
 
     def __init__(self, net: GrowthNet, name: str = "learned") -> None:
         self.net, self.name = net.eval(), name
         self.scores = Scorer({key: value.detach().cpu().numpy() for key, value in net.state_dict().items()})
 
-    def choose(self, state: State) -> Choice | None:
+    def choose(self, state: State) -> GrowthStep | None:
         fitting = affordable(state)
         if not fitting:
             return None
@@ -95,7 +95,7 @@ def save_policy(file: Path, net: GrowthNet, manifest: Mapping[str, Any]) -> None
     temporary.replace(file)
 
 
-def load_policy(file: Path) -> Learned:
+def load_policy(file: Path) -> LearnedGrowth:
     """Reads a policy; raises ModelError for one of another vocabulary, shape, or with values that are not finite."""
     net = GrowthNet()
     try:
@@ -116,4 +116,4 @@ def load_policy(file: Path) -> Learned:
     if not all(bool(torch.isfinite(v).all()) for v in tensors.values()):
         raise ModelError(f"{file}: its weights are not all finite")
     net.load_state_dict(tensors)
-    return Learned(net, str(file))
+    return LearnedGrowth(net, str(file))

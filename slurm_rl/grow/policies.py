@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from slurm_rl.errors import unknown_name
-from slurm_rl.grow.state import Choice, State
+from slurm_rl.grow.state import GrowthStep, State
 
 WORTH = 3.0  # epochs that must still fit after a step, by the grown network's pace
 
@@ -17,10 +17,10 @@ class GrowthPolicy(Protocol):
 
     name: str
 
-    def choose(self, state: State) -> Choice | None: ...
+    def choose(self, state: State) -> GrowthStep | None: ...
 
 
-def affordable(state: State, worth: float = WORTH) -> list[Choice]:
+def affordable(state: State, worth: float = WORTH) -> list[GrowthStep]:
     """What leaves time for some epochs of the grown network."""
     return [c for c in state.choices if state.left >= worth * c.cost * state.epoch_seconds]
 
@@ -30,7 +30,7 @@ class Never:
 
     name = "never"
 
-    def choose(self, state: State) -> Choice | None:
+    def choose(self, state: State) -> GrowthStep | None:
         return None
 
 
@@ -40,7 +40,7 @@ class Always:
     def __init__(self, action: str) -> None:
         self.name, self._action = f"always-{action}", action
 
-    def choose(self, state: State) -> Choice | None:
+    def choose(self, state: State) -> GrowthStep | None:
         fitting = [c for c in affordable(state) if c.action == self._action]
         return min(fitting, key=lambda c: c.cost, default=None)
 
@@ -53,7 +53,7 @@ class AtPlateau:
     def __init__(self, patience: int = 4, gain: float = 0.005) -> None:
         self._patience, self._gain = patience, gain
 
-    def choose(self, state: State) -> Choice | None:
+    def choose(self, state: State) -> GrowthStep | None:
         since = len(state.metrics) - max(state.grown, default=0)
         if since < 2 * self._patience:
             return None
@@ -72,7 +72,7 @@ class Random:
     def __init__(self, seed: int = 0) -> None:
         self._random = random.Random(seed)  # noqa: S311 - not for secrets
 
-    def choose(self, state: State) -> Choice | None:
+    def choose(self, state: State) -> GrowthStep | None:
         return self._random.choice([None, *affordable(state)])
 
 

@@ -16,7 +16,6 @@ class Pressure:
     pending: int
     like: int
     wait: float | None  # median; None: nothing is known of jobs like this one
-    wait_range: tuple[float, float] | None = None
     allowed: bool = True  # the partition's MaxTime is as long as the limit asked for, as far as it is known
 
 
@@ -32,5 +31,4 @@ def ask_pressure(socket: Path, *, partition: str, gpus: int, time_limit: float |
     if status != 200 or not isinstance(said, dict):
         return None
     wait = said["wait"] or {}
-    spread = (wait["low"], wait["high"]) if wait else None
-    return Pressure(said["pending"], said["like"], wait.get("median"), spread, said.get("allowed", True))
+    return Pressure(said["pending"], said["like"], wait.get("median"), said.get("allowed", True))

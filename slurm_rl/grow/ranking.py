@@ -43,10 +43,10 @@ def rank(
     rows = []
     for policy in policies:
         made, grew = _outcomes(cells, policy, budgets)
-        rows.append(_standing(policy.name, cells, budgets, made, never, grew, seed))
+        rows.append(_ranking_of(policy.name, cells, budgets, made, never, grew, seed))
     for name, others in ((HINDSIGHT, False), (OTHER_SEEDS, True)):
         made, grew = _hindsight(cells, budgets, others=others)
-        rows.append(_standing(name, cells, budgets, made, never, grew, seed))
+        rows.append(_ranking_of(name, cells, budgets, made, never, grew, seed))
     return sorted(rows, key=lambda s: -s.mean)
 
 
@@ -82,7 +82,7 @@ def _hindsight(cells: Sequence[Trainings], budgets: Sequence[float], *, others: 
     return made, grew / made.size
 
 
-def _standing(
+def _ranking_of(
     name: str, cells: Sequence[Trainings], budgets: Sequence[float], made: Array, never: Array, grew: float, seed: int
 ) -> PolicyRanking:
     low, high = interval([c.task for c in cells], (made - never).mean(1), seed)

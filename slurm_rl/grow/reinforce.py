@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from slurm_rl.errors import InputError
-from slurm_rl.grow.learned import GrowthNet, Learned, tensors_of
+from slurm_rl.grow.learned import GrowthNet, LearnedGrowth, tensors_of
 from slurm_rl.grow.state import State
 from slurm_rl.grow.table import Trainings
 from slurm_rl.grow.walk import state_at, walk
@@ -103,7 +103,7 @@ def learn(
 
 def mean_gain(net: GrowthNet, cells: Sequence[Trainings], budgets: Sequence[float]) -> float:
     """Mean accuracy above never growing, in percent."""
-    policy, gains = Learned(net), []
+    policy, gains = LearnedGrowth(net), []
     for cell in cells:
         for budget in budgets:
             never = (0,) * cell.decisions(budget)

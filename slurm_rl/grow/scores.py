@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from slurm_rl.grow.features import globals_of, rows_of
-from slurm_rl.grow.state import Choice, State
+from slurm_rl.grow.state import GrowthStep, State
 from slurm_rl.kernel.arrays import Array
 
 
@@ -29,7 +29,7 @@ class Scorer:
         cuts = np.cumsum([arch, first.shape[1] - arch - rows - word, rows])
         self._of_arch, self._of_context, self._of_rows, self._of_words = np.split(first, cuts, axis=1)
         self._bias, self._last, self._last_bias = w["score.0.bias"], w["score.2.weight"][0], w["score.2.bias"][0]
-        self._known: tuple[tuple[int, ...], tuple[Choice, ...], Array] | None = None
+        self._known: tuple[tuple[int, ...], tuple[GrowthStep, ...], Array] | None = None
         self._arch: tuple[tuple[int, ...], Array] | None = None
 
     def __call__(self, state: State) -> Array:

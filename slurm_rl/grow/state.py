@@ -18,7 +18,7 @@ OVERHEAD = 0.2  # the share of a step's time that does not grow with the network
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class GrowthStep:
     """A step of growth: where, how far, and what it costs."""
 
     action: Action
@@ -38,7 +38,7 @@ class State:
     """A training at an epoch's end; times are in seconds."""
 
     layers: tuple[int, ...]  # ids of the vocabulary
-    choices: tuple[Choice, ...]
+    choices: tuple[GrowthStep, ...]
     elapsed: float
     left: float
     epoch_seconds: float  # what the next epoch takes as the network is
@@ -51,20 +51,20 @@ class State:
         return self.left / self.epoch_seconds if self.epoch_seconds > 0 else math.inf
 
 
-def survey(model: nn.Module, factor: float = 2.0, layers: Any = None) -> tuple[tuple[int, ...], tuple[Choice, ...]]:
+def survey(model: nn.Module, factor: float = 2.0, layers: Any = None) -> tuple[tuple[int, ...], tuple[GrowthStep, ...]]:
     """A model's layers and a short menu: the first and the last width, the first and the last place for a layer."""
     found = analyse(model, layers)
     ids, names = encode(model)
     size = sum(p.numel() for p in model.parameters())
-    menu: list[Choice] = []
+    menu: list[GrowthStep] = []
     widths, depths = found.widenable(), deepenable(found)
     for name in dict.fromkeys((*widths[:1], *widths[-1:])):
         to = wider(found, name, factor)
-        menu.append(Choice("widen", name, to, _cost(size, _added_by_width(found, name, to)), _place(names, name)))
+        menu.append(GrowthStep("widen", name, to, _cost(size, _added_by_width(found, name, to)), _place(names, name)))
     for name in dict.fromkeys((*depths[:1], *depths[-1:])):
         module = model.get_submodule(name)
         added = _added_by_depth(module)
-        menu.append(Choice("deepen", name, 0, _cost(size, added), _place(names, name)))
+        menu.append(GrowthStep("deepen", name, 0, _cost(size, added), _place(names, name)))
     return tuple(ids), tuple(menu)
 
 

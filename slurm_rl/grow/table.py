@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from slurm_rl.errors import InputError
 from slurm_rl.grow.deepen import deepen
-from slurm_rl.grow.state import OVERHEAD, Choice, survey
+from slurm_rl.grow.state import OVERHEAD, GrowthStep, survey
 from slurm_rl.grow.tasks import Data, data_of, task_of
 from slurm_rl.grow.vocabulary import FINGERPRINT
 from slurm_rl.grow.widen import widen
@@ -52,7 +52,7 @@ class Node:
 
     path: tuple[int, ...]  # 0: nothing, i: choice i - 1 of the menu before
     layers: tuple[int, ...]
-    menu: tuple[Choice, ...]  # at the end of the stretch
+    menu: tuple[GrowthStep, ...]  # at the end of the stretch
     epoch: float  # time an epoch takes
     points: tuple[tuple[float, float, float, float], ...]  # time, loss, accuracy to decide by, accuracy to judge by
 
@@ -122,7 +122,7 @@ def simulate_cell(task: str, seed: int, settings: StudySettings) -> Trainings:
 
 def apply(
     model: nn.Module,
-    choice: Choice,
+    choice: GrowthStep,
     optimizer: torch.optim.Optimizer | None,
     noise: float,
     seed: int,
@@ -214,7 +214,7 @@ def _cell(value: dict[str, Any]) -> Trainings:
         Node(
             tuple(n["path"]),
             tuple(n["layers"]),
-            tuple(Choice(**c) for c in n["menu"]),
+            tuple(GrowthStep(**c) for c in n["menu"]),
             n["epoch"],
             tuple(tuple(p) for p in n["points"]),
         )

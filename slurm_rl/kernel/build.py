@@ -23,11 +23,11 @@ from slurm_rl.kernel.arrays import (
     UNLIMITED_MB,
     Array,
 )
-from slurm_rl.kernel.asks import Asks, sharing_code
 from slurm_rl.kernel.codes import number
 from slurm_rl.kernel.devices import Devices, read_devices
 from slurm_rl.kernel.eligible import Kinds, accepted_types, find_kinds
 from slurm_rl.kernel.fitting import Fitting
+from slurm_rl.kernel.request_columns import RequestColumns, sharing_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,18 +124,18 @@ def build(requests: Requests, cluster: Cluster, *, learn: bool = True, speeds: S
     """Compiles requests for a cluster; `learn` says whether the estimator's groups are needed."""
     lists, listing, bad_partition = _partitions(requests, cluster)
     part = _nodes(cluster, lists)
-    asks = Asks(requests, part.devices)
-    requests = replace(requests, gpus=asks.gpus(requests.gpus, requests.nodes), **asks.gpu_type(requests))
+    columns = RequestColumns(requests, part.devices)
+    requests = replace(requests, gpus=columns.gpus(requests.gpus, requests.nodes), **columns.gpu_type(requests))
     partition = np.array([names[0] for names in lists], dtype=np.int32)[listing]
     speed, row = _speeds(requests, part, speeds)
-    kinds, kind_count = number(listing, requests.gpu_type, requests.gpus > 0, *asks.of_kind)
-    request_of, raw = _distinct(requests, kinds, row, asks)
+    kinds, kind_count = number(listing, requests.gpu_type, requests.gpus > 0, *columns.of_kind)
+    request_of, raw = _distinct(requests, kinds, row, columns)
     first = np.zeros(kind_count, dtype=np.int64)
     first[kinds[::-1]] = np.arange(len(kinds))[::-1]
-    found = find_kinds(requests, asks, cluster, part.node_class, lists, listing, first)
+    found = find_kinds(requests, columns, cluster, part.node_class, lists, listing, first)
     kind_ptr = np.concatenate([[0], np.cumsum([len(k) for k in found.nodes])]).astype(np.int64)
     mixed = bool(part.devices.mixed.any())
-    slots = part.devices.slots if mixed or asks.tracked or bool(np.any(raw["share"] > 0)) else 0
+    slots = part.devices.slots if mixed or columns.tracked or bool(np.any(raw["share"] > 0)) else 0
     nodes = part.nodes
     count = len(part.pool_nodes) - 1
     pool_gpus = np.bincount(nodes["pool"], weights=nodes["gpu"], minlength=count)
@@ -147,9 +147,9 @@ def build(requests: Requests, cluster: Cluster, *, learn: bool = True, speeds: S
     distinct["row"] = row[raw["first"]]
     distinct["pool"] = part.partition_pool[partition[raw["first"]]]
     distinct["misfit"] = distinct["misfit_both"] = distinct["fitted"] = -1
-    demand = asks.demand(raw["first"], part.type_names)
-    _special(distinct, requests, asks, found, part, demand, raw["first"])
-    distinct["switches"], distinct["segment"] = asks.switches[raw["first"]], asks.segment[raw["first"]]
+    demand = columns.demand(raw["first"], part.type_names)
+    _special(distinct, requests, columns, found, part, demand, raw["first"])
+    distinct["switches"], distinct["segment"] = columns.switches[raw["first"]], columns.segment[raw["first"]]
     gpu_size = distinct["units"] * (distinct["gpu"] + distinct["share"] / GPU_MILLI)
     weight = gpus_per_cpu(pool_gpus, pool_cpus)
     cpus = distinct["units"] * distinct["cpu"].astype(np.float64)
@@ -209,24 +209,30 @@ def build(requests: Requests, cluster: Cluster, *, learn: bool = True, speeds: S
         mixed,
         {},
     )
-    workload.rejected.update(_rejections(workload, requests, asks, found, raw["first"], bad_partition))
+    workload.rejected.update(_rejections(workload, requests, columns, found, raw["first"], bad_partition))
     return workload
 
 
 def _special(
-    distinct: Array, requests: Requests, asks: Asks, kinds: Kinds, part: _NodePart, demand: Array, first: Array
+    distinct: Array,
+    requests: Requests,
+    columns: RequestColumns,
+    kinds: Kinds,
+    part: _NodePart,
+    demand: Array,
+    first: Array,
 ) -> None:
     """Writes what requests say of single GPUs, shards, other GRES, whole nodes and several sets of nodes."""
     distinct["chain"] = kinds.chain[distinct["kind"]]
-    distinct["exclusive"] = asks.exclusive[first]
-    distinct["careful"] = (distinct["share"] > 0) | asks.exclusive[first]
+    distinct["exclusive"] = columns.exclusive[first]
+    distinct["careful"] = (distinct["share"] > 0) | columns.exclusive[first]
     mixed = part.devices.mixed
     distinct["accept"] = -1  # whatever its nodes have
-    if not asks.any and not mixed.any():
+    if not columns.any and not mixed.any():
         return
     named = any(part.type_names)
     for i, job in enumerate(first.tolist()):
-        ask, request = asks.gres(job), distinct[i]
+        ask, request = columns.gres(job), distinct[i]
         code = int(requests.gpu_type[job])
         wanted = accepted_types(requests.gpu_type_names[code] if code >= 0 else "", ask) if named else set()
         good = [not wanted or name.upper() in wanted for name in part.type_names]
@@ -350,7 +356,7 @@ def _speeds(requests: Requests, part: _NodePart, speeds: Speeds | None) -> tuple
     return np.ascontiguousarray(np.vstack(table)), row
 
 
-def _distinct(requests: Requests, kind: Array, row: Array, asks: Asks) -> tuple[Array, dict[str, Array]]:
+def _distinct(requests: Requests, kind: Array, row: Array, columns: RequestColumns) -> tuple[Array, dict[str, Array]]:
     gpus = requests.gpus
     share = np.where((gpus > 0) & (gpus < 1), np.ceil(gpus * GPU_MILLI - 1e-9), 0).astype(np.int64)
     whole = np.where(gpus >= 1, np.ceil(gpus - 1e-9), 0).astype(np.int64)
@@ -366,10 +372,10 @@ def _distinct(requests: Requests, kind: Array, row: Array, asks: Asks) -> tuple[
     cpu = np.where(cpus >= units, -(-cpus // units), 0)
     memory = -(-mem // units)
     raw = {"units": units, "per_node": per_node, "cpu": cpu, "mem": memory, "gpu": gpu, "share": share}
-    asks.reshape(raw, whole, cpus, mem, nodes)
+    columns.by_node(raw, whole, cpus, mem, nodes)
     for field, most in (("units", UNLIMITED), ("per_node", UNLIMITED), ("cpu", UNLIMITED), ("mem", UNLIMITED_MB)):
         raw[field] = np.minimum(raw[field], most + 1)
-    codes, count = number(*raw.values(), kind, row, *asks.of_request)
+    codes, count = number(*raw.values(), kind, row, *columns.of_request)
     first = np.zeros(count, dtype=np.int64)
     first[codes[::-1]] = np.arange(len(codes))[::-1]
     return codes, {k: v[first] for k, v in raw.items()} | {"first": first}
@@ -401,7 +407,7 @@ def _reference_speed(requests: Requests, part: _NodePart, speed: Array, row: Arr
 
 
 def _rejections(
-    workload: Workload, requests: Requests, asks: Asks, kinds: Kinds, first: Array, bad_partition: Array
+    workload: Workload, requests: Requests, columns: RequestColumns, kinds: Kinds, first: Array, bad_partition: Array
 ) -> dict[int, str]:
     """Jobs that no empty cluster could run, each with its reason; marks requests that one GPU type could hold."""
     rejected: dict[int, str] = {}
@@ -421,11 +427,11 @@ def _rejections(
         wl.requests["alone"][i] = alone and most >= s["units"]
         if blocks > 1 and s["units"] > 1:
             wl.requests["wide"][i] = fitting.on_one(i, kinds.nodes[int(s["kind"])]) < s["units"]
-        problem = asks.problem(int(first[i])) if asks.any else ""
+        problem = columns.problem(int(first[i])) if columns.any else ""
         if not problem and (s["switches"] or s["segment"]) and most >= s["units"]:
             problem = _in_blocks(fitting, i, [kinds.nodes[kind] for kind in kinds.sets(int(s["kind"]))])
         if problem or most < s["units"]:
-            reasons[i] = problem or _reason(s, len(kinds.nodes[int(s["kind"])]), most, special=asks.any)
+            reasons[i] = problem or _reason(s, len(kinds.nodes[int(s["kind"])]), most, special=columns.any)
     if reasons:
         for j in np.flatnonzero(np.isin(workload.jobs["request"], list(reasons))).tolist():
             rejected.setdefault(j, reasons[int(workload.jobs["request"][j])])

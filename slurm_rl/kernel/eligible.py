@@ -11,7 +11,7 @@ from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.domain.constraint import Term, holds
 from slurm_rl.domain.gres import GresRequest
 from slurm_rl.kernel.arrays import Array
-from slurm_rl.kernel.asks import NOTHING, Asks
+from slurm_rl.kernel.request_columns import NOTHING, RequestColumns
 
 if TYPE_CHECKING:
     from slurm_rl.kernel.build import Requests
@@ -44,7 +44,7 @@ def accepted_types(wanted: str, ask: GresRequest) -> set[str]:
 
 def find_kinds(
     requests: Requests,
-    asks: Asks,
+    columns: RequestColumns,
     cluster: Cluster,
     node_class: Array,
     lists: tuple[tuple[int, ...], ...],
@@ -59,14 +59,14 @@ def find_kinds(
     for i in first.tolist():
         code = int(requests.gpu_type[i])
         wanted = requests.gpu_type_names[code] if code >= 0 else ""
-        ask = asks.gres(i)
+        ask = columns.gres(i)
         accepted = accepted_types(wanted, ask) if typed else set()
         needs_gpu = bool(requests.gpus[i] > 0)
         able = [not needs_gpu or _has_gpu(c, accepted) for c in cluster.classes]
         if ask != NOTHING:
             able = [good and may_serve(c, ask) for good, c in zip(able, cluster.classes, strict=True)]
-        terms: list[Term | None] = [*asks.terms(i)] or [None]
-        ways = [(t, w) for w in (*asks.terms(i, wish=True), None) for t in terms]
+        terms: list[Term | None] = [*columns.terms(i)] or [None]
+        ways = [(t, w) for w in (*columns.terms(i, wish=True), None) for t in terms]
         sets = []
         for partition in lists[int(listing[i])]:
             for term, wish in ways:

@@ -77,7 +77,7 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "avail": (INT, 2),  # backfill `slurm`, scratch: [slots, nodes] units of a request that a node has room for
     "roomy": (INT, 2),  # backfill `slurm`, scratch: [slots, words] bits of the nodes with room
     "then": (INT, 2),  # backfill `slurm`, scratch: [nodes, 5] what is free when some have left (running.py)
-    "slot_shape": (INT, 1),  # backfill `slurm`, scratch: [slots] the request that a row of `avail` is for
+    "slot_request": (INT, 1),  # backfill `slurm`, scratch: [slots] the request that a row of `avail` is for
     "tally": (INT, 1),  # backfill `slurm`, scratch: jobs tested of each user, then of each partition
     "fitting": (INT, 1),  # scratch: nodes that placement `slurm` may choose from …
     "room": (INT, 1),  # … and by node, the units that it could put there
@@ -336,7 +336,7 @@ kind_bits = _table("kind_bits")
 avail = _table("avail")
 roomy = _table("roomy")
 then = _table("then")
-slot_shape = _table("slot_shape")
+slot_request = _table("slot_request")
 tally = _table("tally")
 fitting = _table("fitting")
 room = _table("room")

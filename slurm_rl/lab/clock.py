@@ -30,7 +30,7 @@ _PATIENCE = 10.0  # real seconds
 
 
 @dataclass(frozen=True)
-class Clock:
+class LabClock:
     """A running clock: its speed, the real moment at which it began, and the shared memory that tells it."""
 
     speed: float
@@ -79,7 +79,7 @@ def find_library() -> Path:
     return found[0]
 
 
-def launch(directory: Path, speed: float) -> tuple[Process, Clock]:
+def launch(directory: Path, speed: float) -> tuple[Process, LabClock]:
     """Starts the holder, and reads from its child what the others need."""
     library = directory / "lib" / "libfaketimeMT.so.1"
     library.parent.mkdir(exist_ok=True)
@@ -94,8 +94,8 @@ def launch(directory: Path, speed: float) -> tuple[Process, Clock]:
     inode = memory.stat().st_ino
     for path in (memory, _SHM / f"sem.{shared.split()[0].removeprefix('/')}"):
         path.chmod(0o666)  # jobs of any user go by this clock
-    clock = Clock(speed, 0.0, shared, inode, str(library))
-    return holder, Clock(speed, _beginning(clock), shared, inode, str(library))
+    clock = LabClock(speed, 0.0, shared, inode, str(library))
+    return holder, LabClock(speed, _beginning(clock), shared, inode, str(library))
 
 
 def _setting(speed: float) -> str:
@@ -119,7 +119,7 @@ def _shared_by(holder: Process) -> str:
     raise SlurmError("faketime did not start the lab's clock")
 
 
-def _beginning(clock: Clock) -> float:
+def _beginning(clock: LabClock) -> float:
     """The real moment at which the lab's time and the real one were equal, by the closest of some readings."""
     best, began = math.inf, 0.0
     for _ in range(5):
@@ -139,7 +139,7 @@ def _beginning(clock: Clock) -> float:
     return began
 
 
-def forget(clock: Clock | None, ended: Iterable[Process] = ()) -> None:
+def forget(clock: LabClock | None, ended: Iterable[Process] = ()) -> None:
     """Removes the shared memory of a clock whose holder has ended: of the one recorded, and of one that was not yet."""
     for holder in ended:
         if holder.name == HOLDER:

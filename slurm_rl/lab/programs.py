@@ -14,7 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from slurm_rl.lab import requirements
-from slurm_rl.lab.clock import Clock
+from slurm_rl.lab.clock import LabClock
 from slurm_rl.lab.roots import Root
 from slurm_rl.lab.spec import Auth
 
@@ -41,7 +41,7 @@ exec unshare --map-root-user --mount /bin/sh -c \\
 """
 
 
-def write(directory: Path, root: Root | None, auth: Auth, clock: Clock | None = None) -> None:
+def write(directory: Path, root: Root | None, auth: Auth, clock: LabClock | None = None) -> None:
     """Fills bin/ and sbin/ of a lab, unless the installed programs do as they are."""
     if root is None and auth is Auth.MUNGE and clock is None:
         return

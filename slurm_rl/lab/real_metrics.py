@@ -11,7 +11,7 @@ from slurm_rl.decide import decide
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.policy.registry import PolicySpec, parse_policy
 from slurm_rl_sim.replay import Prepared, Run, parse_contenders, replay
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 
 COLUMNS = (
     *("trace", "policy", "jobs", "completed", "killed", "rejected", "jct", "wait", "bsld", "utilization"),
@@ -56,7 +56,7 @@ def policy_entropy(happened: Prepared, policy: str) -> float | None:
     if not policy.startswith("rl:"):
         return None
     spec = parse_policy(policy)
-    simulation = Simulation(happened.workload, happened.trace.run_time, spec, backfill="easy")
+    simulation = ReplayState(happened.workload, happened.trace.run_time, spec, backfill="easy")
     found = []
     while simulation.to_next_pass():
         snapshot = simulation.snapshot()
@@ -66,7 +66,7 @@ def policy_entropy(happened: Prepared, policy: str) -> float | None:
     return float(np.mean(found)) if found else None
 
 
-def _scores(simulation: Simulation, spec: PolicySpec) -> Array:
+def _scores(simulation: ReplayState, spec: PolicySpec) -> Array:
     plan = decide(simulation.snapshot(), spec)
     return np.array([reason.score for reason in plan.reasons])
 

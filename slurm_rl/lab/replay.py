@@ -20,7 +20,7 @@ from slurm_rl.lab.observed import Observed, result_of_run
 from slurm_rl.lab.patience import Patience, cpu_seconds
 from slurm_rl.lab.spec import LabSpec, PluginMode
 from slurm_rl.lab.submit import Manner
-from slurm_rl.lab.watch import Outcome, Site, run_trace, site_of
+from slurm_rl.lab.watch import LabRun, WatchedSlurm, run_trace, site_of
 from slurm_rl.policy.heuristics import DEFAULT_WEIGHTS
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.slurm.cli import CliClient
@@ -144,8 +144,8 @@ def _journal_of(lab: Lab) -> tuple[int, int]:
 
 
 def _run(
-    site: Site, prepared: Prepared, manner: Manner, label: str, on_progress: Callable[[str, float], None] | None
-) -> Outcome:
+    site: WatchedSlurm, prepared: Prepared, manner: Manner, label: str, on_progress: Callable[[str, float], None] | None
+) -> LabRun:
     """Submits the trace and watches it to its end."""
     tell = None if on_progress is None else partial(on_progress, label)
     return run_trace(site, prepared.trace, manner, tell, skip=_never(prepared))
@@ -158,7 +158,7 @@ def _never(prepared: Prepared) -> frozenset[str]:
 
 def _as_run(
     prepared: Prepared,
-    outcome: Outcome,
+    outcome: LabRun,
     names: Sequence[str],
     policy: str,
     release: str,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slurm_rl.config import as_toml
 from slurm_rl.errors import EnvironmentMissing
-from slurm_rl.lab.clock import Clock
+from slurm_rl.lab.clock import LabClock
 from slurm_rl.lab.conf import write
 from slurm_rl.lab.spec import PluginMode
 from slurm_rl.slurm import plugin
@@ -32,7 +32,7 @@ _DEADLINE_MS = 30  # of the plugin, in real time
 
 
 def configure(
-    directory: Path, mode: PluginMode, plugin_dir: Path | None, clock: Clock | None, own: Mapping[str, str | float]
+    directory: Path, mode: PluginMode, plugin_dir: Path | None, clock: LabClock | None, own: Mapping[str, str | float]
 ) -> None:
     """Installs the plugin beside slurm.conf, where slurmctld looks for it, and writes the service's settings."""
     # slurmctld counts the plugin's milliseconds by the lab's clock.
@@ -70,7 +70,7 @@ def socket_path(directory: Path) -> Path:
 _IN_LAB_TIME = "import time; real = time.time; time.time = lambda: {began!r} + (real() - {began!r}) * {speed!r}; "
 
 
-def command(directory: Path, clock: Clock | None = None) -> list[str]:
+def command(directory: Path, clock: LabClock | None = None) -> list[str]:
     hasten = _IN_LAB_TIME.format(began=clock.began, speed=clock.speed) if clock else ""
     program = [sys.executable, "-c", f"{hasten}from slurm_rl.cli import main; main()"]
     return [*program, "serve", "--config", str(config_path(directory))]

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from slurm_rl.domain.gres import node_gres
+from slurm_rl.domain.pairs import pairs_in
 from slurm_rl.errors import InputError
 
 DEFAULT_NODES = "a100:8*4,v100:8*4,t4:4*8"
@@ -127,7 +128,7 @@ def _parse_class(text: str) -> LabNodes:
     gpus, count = int(match["gpus"]), int(match["count"] or 1)
     if count < 1:
         raise InputError(f"{text!r} declares no node", field="--nodes", remedy="write a count of at least 1")
-    options = dict(option.split("=") for option in match["options"].split(":")[1:])
+    options = dict(pairs_in(match["options"].split(":")))
     unknown = sorted(set(options) - {"cpus", "mem", "gres", "features"})
     if unknown:
         known = "known: cpus, mem, gres, features"

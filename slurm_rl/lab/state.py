@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_rl.errors import InputError
-from slurm_rl.lab.clock import Clock
+from slurm_rl.lab.clock import LabClock
 from slurm_rl.lab.conf import write
 from slurm_rl.lab.processes import Process
 
@@ -30,7 +30,7 @@ class LabState:
     auth: str = "munge"
     processes: tuple[Process, ...] = ()
     up: bool = False  # True once every daemon answered
-    clock: Clock | None = None  # None: real time
+    clock: LabClock | None = None  # None: real time
 
     @property
     def slurm_conf(self) -> Path:
@@ -79,7 +79,7 @@ def load(directory: Path) -> LabState:
             auth=value.get("auth", "munge"),
             processes=tuple(Process(**p) for p in value["processes"]),
             up=value["up"],
-            clock=Clock(**value["clock"]) if value.get("clock") else None,
+            clock=LabClock(**value["clock"]) if value.get("clock") else None,
         )
     except FileNotFoundError:
         raise InputError(f"no lab in {directory}", remedy="slurm-rl lab up, or give its --dir") from None

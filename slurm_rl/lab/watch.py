@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_rl.errors import SlurmError
-from slurm_rl.lab.clock import Clock
+from slurm_rl.lab.clock import LabClock
 from slurm_rl.lab.observed import Observed
 from slurm_rl.lab.submit import LabSubmission, Manner, Rejection, job_id_of, submissions
 from slurm_rl.slurm.command import Commands, key_values, records, separator
@@ -32,11 +32,11 @@ Progress = Callable[[float], None]  # the share of the jobs that have ended
 
 
 @dataclass
-class Site:
+class WatchedSlurm:
     """A Slurm to run on, and how time passes there."""
 
     commands: Commands
-    clock: Clock | None = None  # None: real time
+    clock: LabClock | None = None  # None: real time
     poll: float = 10.0  # real seconds between two looks
     keeps: bool = False  # whether it remembers all ended jobs to the end
 
@@ -54,7 +54,7 @@ class Site:
 
 
 @dataclass
-class Outcome:
+class LabRun:
     """What became of a trace's jobs."""
 
     rows: list[Observed]
@@ -64,10 +64,10 @@ class Outcome:
 
 
 @dataclass
-class _Watch:
+class _LabWatch:
     """Jobs of one run as Slurm shows them."""
 
-    site: Site
+    site: WatchedSlurm
     tag: str
     seen: dict[int, tuple[str, dict[str, str]]] = field(default_factory=dict)  # job -> (trace id, its record)
 
@@ -93,11 +93,15 @@ class _Watch:
 
 
 def run_trace(
-    site: Site, trace: Trace, manner: Manner, on_progress: Progress | None = None, skip: frozenset[str] = frozenset()
-) -> Outcome:
+    site: WatchedSlurm,
+    trace: Trace,
+    manner: Manner,
+    on_progress: Progress | None = None,
+    skip: frozenset[str] = frozenset(),
+) -> LabRun:
     """Runs the jobs of a trace (but those in `skip`); interrupted, it cancels what it submitted and raises."""
     manner = replace(manner, tag=f"slurm-rl-{secrets.token_hex(6)}")
-    watch = _Watch(site, manner.tag)
+    watch = _LabWatch(site, manner.tag)
     began = time.monotonic()
     with _interruptible():
         try:
@@ -109,14 +113,14 @@ def run_trace(
     rows, never = _observed(watch, _schedulers(site, watch) if site.keeps else {})
     never = {name: given_up.get(name, why) for name, why in never.items()}
     refused = {r.trace_id: r.reason for r in rejected} | never
-    return Outcome(rows, refused, late, time.monotonic() - began)
+    return LabRun(rows, refused, late, time.monotonic() - began)
 
 
 def _submit(
-    site: Site,
+    site: WatchedSlurm,
     trace: Trace,
     manner: Manner,
-    watch: _Watch,
+    watch: _LabWatch,
     on_progress: Progress | None,
     skip: frozenset[str],
 ) -> tuple[int, list[Rejection], float]:
@@ -143,11 +147,13 @@ def _submit(
     return submitted, rejected, late / max(submitted, 1)
 
 
-def _sbatch(site: Site, job: LabSubmission) -> int:
+def _sbatch(site: WatchedSlurm, job: LabSubmission) -> int:
     return job_id_of(site.run("sbatch", "--parsable", *job.arguments, user=job.user))
 
 
-def _until_ended(site: Site, watch: _Watch, submitted: int, total: int, on_progress: Progress | None) -> dict[str, str]:
+def _until_ended(
+    site: WatchedSlurm, watch: _LabWatch, submitted: int, total: int, on_progress: Progress | None
+) -> dict[str, str]:
     """Waits until all jobs have ended; those that wait for ever are cancelled, and told with Slurm's reason."""
     given_up: dict[str, str] = {}
     before, changed, changed_real = (-1, -1), site.now(), time.monotonic()
@@ -166,12 +172,12 @@ def _until_ended(site: Site, watch: _Watch, submitted: int, total: int, on_progr
         time.sleep(min(site.poll, 0.5))
 
 
-def _tell(on_progress: Progress | None, watch: _Watch, total: int) -> None:
+def _tell(on_progress: Progress | None, watch: _LabWatch, total: int) -> None:
     if on_progress is not None:
         on_progress(watch.ended() / max(total, 1))
 
 
-def _observed(watch: _Watch, schedulers: dict[int, str]) -> tuple[list[Observed], dict[str, str]]:
+def _observed(watch: _LabWatch, schedulers: dict[int, str]) -> tuple[list[Observed], dict[str, str]]:
     """Times since the first submission."""
     rows, never = [], {}
     origin = min((_seconds(r["SubmitTime"]) for _, r in watch.seen.values()), default=0.0)
@@ -189,16 +195,16 @@ def _seconds(text: str) -> float:
     return float(text) if text.isdecimal() else math.nan
 
 
-def _schedulers(site: Site, watch: _Watch) -> dict[int, str]:
+def _schedulers(site: WatchedSlurm, watch: _LabWatch) -> dict[int, str]:
     """Which of Slurm's schedulers started a job."""
     pairs = (key_values(line) for line in site.run("scontrol", "-o", "show", "job").splitlines())
     found = {int(p["JobId"]): p.get("Scheduler", "") for p in pairs if p.get("JobId", "").isdecimal()}
     return {job: name for job, name in found.items() if job in watch.seen}
 
 
-def cancel(site: Site, tag: str, seconds: float = 30.0) -> int:
+def cancel(site: WatchedSlurm, tag: str, seconds: float = 30.0) -> int:
     """Cancels every job of a run, also one that Slurm took while we were interrupted; how many there were."""
-    watch = _Watch(site, tag)
+    watch = _LabWatch(site, tag)
     cancelled: set[int] = set()
     quiet, deadline = 0, time.monotonic() + seconds
     while quiet < 2 and time.monotonic() < deadline:
@@ -231,6 +237,6 @@ def _interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def site_of(conf: Path, clock: Clock | None = None, *, lab: bool = False, timeout: float = 30.0) -> Site:
+def site_of(conf: Path, clock: LabClock | None = None, *, lab: bool = False, timeout: float = 30.0) -> WatchedSlurm:
     """The Slurm of a slurm.conf."""
-    return Site(Commands(conf, timeout), clock, poll=1.0 if lab else 10.0, keeps=lab)
+    return WatchedSlurm(Commands(conf, timeout), clock, poll=1.0 if lab else 10.0, keeps=lab)

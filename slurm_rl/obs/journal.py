@@ -329,11 +329,6 @@ class Journal:
             with self._transaction() as db:
                 db.executemany("DELETE FROM touched WHERE job_id = ? AND submit_time = ?", jobs)
 
-    def ever_written(self, job_id: int) -> set[int]:
-        """Every factor that was written to a job of this id, or was about to be."""
-        rows = self._rows("SELECT DISTINCT new FROM change WHERE job_id = ? AND status != 'shadow'", job_id)
-        return {value for (value,) in rows}
-
     def history(self, job_id: int, submit_time: int) -> list[tuple[float, int | None, int, str, str]]:
         """(time, old, new, reason, status) of a job's changes, oldest first."""
         query = "SELECT time, old, new, reason, status FROM change WHERE job_id = ? AND submit_time = ? ORDER BY id"

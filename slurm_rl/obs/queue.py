@@ -46,7 +46,7 @@ SORTS = ("rank", "job", "user", "name", "partition", "gpus", "wait", "estimate",
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class QueueFilter:
     """Which jobs of a queue, and in which order: `match` is looked for in their user, name and id."""
 
     match: str = ""
@@ -55,7 +55,7 @@ class Wanted:
     descending: bool = False
 
 
-ALL = Wanted()
+ALL = QueueFilter()
 
 
 class QueueView(Protocol):
@@ -90,7 +90,9 @@ class QueueView(Protocol):
         """Slurm's PrivateData hides other users' jobs."""
         ...
 
-    def page(self, offset: int, limit: int, user: str | None = None, wanted: Wanted = ALL) -> tuple[int, list[JobView]]:
+    def page(
+        self, offset: int, limit: int, user: str | None = None, wanted: QueueFilter = ALL
+    ) -> tuple[int, list[JobView]]:
         """How many jobs there are (of one user, and as wanted), and some of them."""
         ...
 

@@ -7,7 +7,7 @@ import math
 from slurm_rl.place.problem import Job, Node, NodeState, PlacementProblem, Where, spans
 
 
-class Nodes:
+class NodesByState:
     """Nodes by the state they are in now; which node it is, is remembered from its first state on."""
 
     def __init__(self, problem: PlacementProblem) -> None:
@@ -49,7 +49,7 @@ class Nodes:
 
 def place_greedily(problem: PlacementProblem) -> dict[int, Where]:
     """Jobs in order, each on the nodes of one type where it costs least now; those that do not fit are left out."""
-    nodes = Nodes(problem)
+    nodes = NodesByState(problem)
     where: dict[int, Where] = {}
     for rank, job in enumerate(problem.jobs):
         spots = _best(problem, nodes, job)
@@ -64,7 +64,7 @@ def place_greedily(problem: PlacementProblem) -> dict[int, Where]:
     return where
 
 
-def _best(problem: PlacementProblem, nodes: Nodes, job: Job) -> list[tuple[NodeState, int]] | None:
+def _best(problem: PlacementProblem, nodes: NodesByState, job: Job) -> list[tuple[NodeState, int]] | None:
     """The states of the nodes that the job takes, with its units on each."""
     request = job.request
     least, best = _on_one_node(problem, nodes, job) if request.per_node >= request.units else (math.inf, None)
@@ -76,7 +76,7 @@ def _best(problem: PlacementProblem, nodes: Nodes, job: Job) -> list[tuple[NodeS
     return spots
 
 
-def _on_one_node(problem: PlacementProblem, nodes: Nodes, job: Job) -> tuple[float, NodeState | None]:
+def _on_one_node(problem: PlacementProblem, nodes: NodesByState, job: Job) -> tuple[float, NodeState | None]:
     """The state of the node on which the whole job costs least; of equals, the first in the states' own order."""
     request = job.request
     gpus, cpus, mem = request.units * request.gpu, request.units * request.cpu, request.units * request.mem
@@ -89,19 +89,21 @@ def _on_one_node(problem: PlacementProblem, nodes: Nodes, job: Job) -> tuple[flo
             continue
         cost = costs[kind]
         if weigh:
-            before = problem.standing(state)
+            before = problem.state_cost(state)
             if cost - before > least:
                 continue  # it could not cost less
             then = problem.whole(state, request)
             if then is None:
                 continue
-            cost += problem.standing(then) - before
+            cost += problem.state_cost(then) - before
         if cost < least or (cost == least and best is not None and state < best):
             least, best = cost, state
     return least, best
 
 
-def _split(problem: PlacementProblem, nodes: Nodes, job: Job) -> tuple[float, list[tuple[NodeState, int]]] | None:
+def _split(
+    problem: PlacementProblem, nodes: NodesByState, job: Job
+) -> tuple[float, list[tuple[NodeState, int]]] | None:
     """The best way to put a job on several nodes of one type, of types on which no node holds it alone.
 
     The roomiest nodes first, of equals the least costly; what is left goes where it costs least.
@@ -126,7 +128,7 @@ def _split(problem: PlacementProblem, nodes: Nodes, job: Job) -> tuple[float, li
             most = max(min(room, left) for room, state in options if unused[state])
             step = min(
                 (
-                    (problem.standing(problem.after(state, request, most)) - problem.standing(state), state)
+                    (problem.state_cost(problem.after(state, request, most)) - problem.state_cost(state), state)
                     for room, state in options
                     if unused[state] and min(room, left) == most
                 ),

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from slurm_rl.errors import EnvironmentMissing, unknown_name
-from slurm_rl.place.greedy import Nodes, place_greedily
+from slurm_rl.place.greedy import NodesByState, place_greedily
 from slurm_rl.place.problem import Job, Node, NodeState, PlacementProblem, Request, Where, evaluate, spans
 
 SOLVERS = {"cbc": "CBC", "highs": "HIGHS"}
@@ -170,7 +170,7 @@ def candidates(problem: PlacementProblem) -> dict[NodeState, int]:
         for state in by_kind.get(kind, ()):
             after = problem.whole(state, request)
             if after is not None:
-                fits.append((problem.standing(after) - problem.standing(state), state.idle_gpus, state))
+                fits.append((problem.state_cost(after) - problem.state_cost(state), state.idle_gpus, state))
             elif request.units > 1:
                 parts.append((-state.room(request, request.units), state.idle_gpus, state))
         wanted = size[request.gpus] if fits else jobs * request.units + 1
@@ -232,7 +232,7 @@ class _Model:
         out: dict[NodeState, list[Any]] = {}
         placed: dict[int, list[Any]] = {g: [] for g in range(len(self.groups))}
         known = dict.fromkeys(self.nodes)
-        self.constant = sum(problem.standing(state) * count for state, count in self.nodes.items())
+        self.constant = sum(problem.state_cost(state) * count for state, count in self.nodes.items())
 
         # 1. Jobs on several nodes take them as they are at first.
         for g, group in enumerate(self.groups):
@@ -279,7 +279,7 @@ class _Model:
 
         # 3. Every node ends in some state, and costs what that state costs.
         for state in known:
-            rest = model.add_var(lb=0.0, obj=problem.standing(state))
+            rest = model.add_var(lb=0.0, obj=problem.state_cost(state))
             comes = xsum(into.get(state, []))
             model.add_constr(comes - xsum(out.get(state, [])) - rest == -self.nodes.get(state, 0))
         for state in self.nodes:
@@ -312,7 +312,7 @@ class _Model:
 
     def placement(self) -> dict[int, Where]:
         """Reads the answer back: which node gets which jobs."""
-        problem, nodes = self.problem, Nodes(self.problem)
+        problem, nodes = self.problem, NodesByState(self.problem)
         waiting = {g: iter(group.ranks) for g, group in enumerate(self.groups)}
         where: dict[int, Where] = {}
         spans: dict[int, list[tuple[NodeState, int]]] = {}

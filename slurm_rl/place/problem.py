@@ -142,7 +142,7 @@ class PlacementProblem:
         for state, count in nodes.items():
             same = self.alike[state]
             self.nodes[same] = self.nodes.get(same, 0) + count
-        self._standing: dict[NodeState, float] = {}
+        self._state_costs: dict[NodeState, float] = {}
         self.known_spans: dict[Request, frozenset[int]] = {}
         self._moves: dict[Request, dict[NodeState, NodeState | None]] = {}
 
@@ -206,22 +206,22 @@ class PlacementProblem:
                 total += portion * sum(GPU_MILLI - u for u in state.slots if GPU_MILLI - u < need) / GPU_MILLI
         return total
 
-    def standing(self, state: NodeState) -> float:
+    def state_cost(self, state: NodeState) -> float:
         """Seconds that a node in this state costs."""
         if not self.mix:
             return 0.0
-        cost = self._standing.get(state)
+        cost = self._state_costs.get(state)
         if cost is None:
-            cost = self._standing[state] = self.weights.blocked * self.blocked(state)
+            cost = self._state_costs[state] = self.weights.blocked * self.blocked(state)
         return cost
 
     @cached_property
     def relief(self) -> dict[int, float]:
-        """The most that the standing cost of one node can fall, by GPU type."""
+        """The most that the cost of one node can fall, by GPU type."""
         most: dict[int, float] = {}
         for state in self.nodes:
             gpu_type = self.kinds[state.kind].gpu_type
-            most[gpu_type] = max(most.get(gpu_type, 0.0), self.standing(state))
+            most[gpu_type] = max(most.get(gpu_type, 0.0), self.state_cost(state))
         return most
 
     @cached_property
@@ -266,7 +266,7 @@ def evaluate(problem: PlacementProblem, where: Mapping[int, Where]) -> float:
         for node, units in spots:
             states[node] = problem.after(states.get(node, node[0]), job.request, units)
     for node, now in states.items():
-        total += problem.standing(now) - problem.standing(node[0])
+        total += problem.state_cost(now) - problem.state_cost(node[0])
     return total
 
 

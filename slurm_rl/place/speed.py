@@ -19,7 +19,7 @@ _TRUST = 4.0  # comparisons that weigh as much as what is published
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class FinishedRun:
     """A finished job: what it was, on how many GPUs of which type, and for how long."""
 
     user: str
@@ -92,7 +92,7 @@ def _speeds(row: object, where: str, path: Path) -> dict[str, float]:
     return {str(name).upper(): float(speed) for name, speed in row.items()}
 
 
-def learn_speeds(history: Iterable[Ran], prior: Mapping[str, float] | None = None) -> SpeedMatrix:
+def learn_speeds(history: Iterable[FinishedRun], prior: Mapping[str, float] | None = None) -> SpeedMatrix:
     """What jobs of the same user, name and size tell that ran on several types.
 
     Each pair of types that a kind of job ran on gives one ratio of median run times. A type's speed is drawn from the
@@ -100,7 +100,7 @@ def learn_speeds(history: Iterable[Ran], prior: Mapping[str, float] | None = Non
     job that leaves them idle takes as long on any type, which says nothing of the type. A class of jobs is drawn
     likewise from its types' speeds, by all its ratios: an idle class needs no fast type.
     """
-    runs: dict[tuple[str, str, int], dict[str, list[Ran]]] = {}
+    runs: dict[tuple[str, str, int], dict[str, list[FinishedRun]]] = {}
     for ran in history:
         if ran.gpu_type and ran.name and ran.seconds >= 1.0:
             kinds = runs.setdefault((ran.user, ran.name, ran.gpus), {})
@@ -120,11 +120,11 @@ def learn_speeds(history: Iterable[Ran], prior: Mapping[str, float] | None = Non
     return SpeedMatrix({kind: math.exp(value) for kind, value in common.items()}, classes)
 
 
-def _length(runs: list[Ran]) -> float:
+def _length(runs: list[FinishedRun]) -> float:
     return median(ran.seconds for ran in runs)
 
 
-def _busy(runs: list[Ran]) -> float:
+def _busy(runs: list[FinishedRun]) -> float:
     return sum(ran.busy for ran in runs) / len(runs)
 
 

@@ -49,7 +49,6 @@ DEFAULT_SET = (
 )
 BANDITS = {"egreedy": 0.1, "exp3": 0.1, "linucb": 0.0}  # by kind: how much is drawn at random
 STATE = ("choosers", "regime", "worth", "arms")  # tables that a meta-policy changes while it runs
-ALGORITHM = "metadqn"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from slurm_rl.errors import EnvironmentMissing, InputError, ModelError
-from slurm_rl.kernel.arrays import Array
+from slurm_rl.kernel.arrays import JOB, Array
 from slurm_rl.policy.agents import extended, flat, seen, window_of
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT, POOL_FEATURES, VERSION
+from slurm_rl.policy.gate import objection
 from slurm_rl.policy.queue import Queue
 
 FEATURES = "slurm_rl.features"  # key of the file's metadata
@@ -99,8 +100,9 @@ def _checked(scores: Callable[[Queue], Array], path: Path) -> Callable[[Queue], 
         found = policy(_Sample())  # type: ignore[arg-type]  # all that it looks at is there
     except Exception as error:
         raise ModelError(f"{path}: fails on a queue of three jobs: {error}") from None
-    if found.shape != (3,) or not np.isfinite(found).all():
-        raise ModelError(f"{path}: its scores of three jobs are {found.tolist()}, want three finite ones")
+    _, problem = objection(found, np.zeros(3, dtype=JOB))
+    if problem:
+        raise ModelError(f"{path}: asked for the scores of three jobs, it {problem}: {found.tolist()}")
     return policy
 
 

@@ -45,15 +45,15 @@ class Queue:
         self._world, self.now, self.jobs = world, now, jobs
         self._rows = world["jobs"][jobs]
         self._live = world["live"][jobs]
-        self._shapes = world["requests"][self._rows["request"]]
+        self._requests = world["requests"][self._rows["request"]]
 
     def __len__(self) -> int:
         return len(self.jobs)
 
     @property
-    def alike(self) -> bool:
-        """Whether all jobs ask for the same: then a policy may give them the same score."""
-        return all(len(np.unique(self._rows[name])) == 1 for name in ("limit", "request"))
+    def rows(self) -> Array:
+        """The jobs' rows of the table `jobs`."""
+        return self._rows
 
     @property
     def submit(self) -> Array:
@@ -81,23 +81,23 @@ class Queue:
 
     @property
     def size(self) -> Array:
-        return self._shapes["volume"].copy()
+        return self._requests["volume"].copy()
 
     @property
     def units(self) -> Array:
-        return self._shapes["units"].astype(float)
+        return self._requests["units"].astype(float)
 
     @property
     def gpus(self) -> Array:
-        return self.units * (self._shapes["gpu"] + self._shapes["share"] / 1000.0)
+        return self.units * (self._requests["gpu"] + self._requests["share"] / 1000.0)
 
     @property
     def cpus(self) -> Array:
-        return self.units * self._shapes["cpu"]
+        return self.units * self._requests["cpu"]
 
     @property
     def mem_gb(self) -> Array:
-        return self.units * self._shapes["mem"] / 1024.0
+        return self.units * self._requests["mem"] / 1024.0
 
     @property
     def priority(self) -> Array:

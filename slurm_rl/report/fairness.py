@@ -23,7 +23,7 @@ _TIMES = 2.0  # so many times the usual is a reason
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class JobGroup:
     """The jobs of one user, account, partition, size or GPU type, under Slurm's own order and under a policy."""
 
     kind: str
@@ -43,13 +43,13 @@ class Group:
 
 def fairness(
     trace: Trace, workload: Workload, measured: Array, own: ReportedResult, result: ReportedResult
-) -> dict[str, list[Group]]:
+) -> dict[str, list[JobGroup]]:
     """By kind: every group of the measured jobs that ran under both, those with the most jobs first."""
     picked = np.flatnonzero(measured & own.ran & result.ran)
     size = workload.requests["volume"][workload.jobs["request"]]
     figures = _figures(trace, own, picked), _figures(trace, result, picked)
     usual = _usual(trace, size, picked)
-    found: dict[str, list[Group]] = {}
+    found: dict[str, list[JobGroup]] = {}
     for kind in KINDS:
         codes, names = _codes(kind, trace, size)
         if len(names) < 2:
@@ -60,25 +60,25 @@ def fairness(
             (wait, slow), (new_wait, new_slow) = ((w[mine].mean(), s[mine].mean()) for w, s in figures)
             name = names[code] if code >= 0 else "(none)"
             jobs = int(mine.sum())
-            group = Group(kind, name, jobs, float(wait), float(new_wait), float(slow), float(new_slow))
+            group = JobGroup(kind, name, jobs, float(wait), float(new_wait), float(slow), float(new_slow))
             groups.append(replace(group, why=_why(trace, size, picked[mine], usual)) if group.loses else group)
         found[kind] = sorted(groups, key=lambda g: -g.jobs)
     return found
 
 
-def losers(found: dict[str, list[Group]], kind: str = "user", most: int = 5) -> list[Group]:
+def losers(found: dict[str, list[JobGroup]], kind: str = "user", most: int = 5) -> list[JobGroup]:
     """Those whose mean wait has grown most."""
     lost = [g for g in found.get(kind, []) if g.loses]
     return sorted(lost, key=lambda g: g.own_wait - g.wait)[:most]
 
 
-def as_value(found: dict[str, list[Group]]) -> dict[str, Any]:
+def as_value(found: dict[str, list[JobGroup]]) -> dict[str, Any]:
     """For JSON: every group, and the five of each kind that lose most."""
     groups = {kind: [asdict(g) for g in rows] for kind, rows in found.items()}
     return {"groups": groups, "lose_most": {kind: [g.name for g in losers(found, kind)] for kind in found}}
 
 
-def told(found: dict[str, list[Group]], kinds: Sequence[str] = ("user", "account", "partition", "size")) -> str:
+def told(found: dict[str, list[JobGroup]], kinds: Sequence[str] = ("user", "account", "partition", "size")) -> str:
     """The five who lose most and why, in lines of at most 80 characters; a line where nobody does."""
     lines = []
     for kind in kinds:

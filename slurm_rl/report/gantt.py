@@ -26,7 +26,7 @@ i.same{background:var(--same)}i.early{background:var(--early)}i.late{background:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class JobBar:
     """A job on one node."""
 
     job: str
@@ -39,7 +39,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReportTable:
     """A heading, the names of columns, and rows of cells."""
 
     title: str
@@ -47,7 +47,7 @@ class Table:
     rows: Sequence[Sequence[str]]
 
 
-def gantt_svg(bars: Sequence[Bar], capacity: Mapping[str, int], span: float, label: str) -> str:
+def gantt_svg(bars: Sequence[JobBar], capacity: Mapping[str, int], span: float, label: str) -> str:
     """One chart: a band for each node, as high as it has GPUs."""
     scale = Scale(0.0, max(span, 1.0), _LEFT, _WIDTH - _RIGHT)
     top: dict[str, float] = {}
@@ -73,7 +73,7 @@ def gantt_svg(bars: Sequence[Bar], capacity: Mapping[str, int], span: float, lab
     return "".join([*parts, "</svg>"])
 
 
-def _lanes(bars: Sequence[Bar], capacity: Mapping[str, int]) -> list[tuple[Bar, int]]:
+def _lanes(bars: Sequence[JobBar], capacity: Mapping[str, int]) -> list[tuple[JobBar, int]]:
     """Where in its node's band a bar lies: the lowest run of lanes that is free, else the top."""
     busy: dict[str, list[tuple[float, int, int]]] = {node: [] for node in capacity}
     placed = []
@@ -92,7 +92,9 @@ def _lanes(bars: Sequence[Bar], capacity: Mapping[str, int]) -> list[tuple[Bar, 
     return placed
 
 
-def write_page(path: Path, title: str, lead: str, charts: Sequence[tuple[str, str]], tables: Sequence[Table]) -> None:
+def write_page(
+    path: Path, title: str, lead: str, charts: Sequence[tuple[str, str]], tables: Sequence[ReportTable]
+) -> None:
     """A self-contained page: tables, then charts under their headings."""
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",

@@ -16,7 +16,7 @@ _ROW, _LEFT, _WIDTH = 24.0, 190.0, 720.0
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class IntervalBar:
     """A row: a value from `zero` to here, with an interval where there is one."""
 
     label: str
@@ -27,7 +27,7 @@ class Bar:
     dashed: bool = False  # out of reach
 
 
-def draw_bars(title: str, bars: Sequence[Bar], axis: Axis, zero: float = 0.0) -> tuple[str, float, float]:
+def draw_bars(title: str, bars: Sequence[IntervalBar], axis: Axis, zero: float = 0.0) -> tuple[str, float, float]:
     """The picture with its width and height; a log axis needs values above 0."""
     bars = [b for b in bars if math.isfinite(b.value) and (not axis.log or b.value > 0)]
     looks = [theme.Look(b.label, *theme.COLOURS[b.colour % len(theme.COLOURS)], "circle", b.dashed, False)

@@ -33,14 +33,14 @@ class TableRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RowGroup:
     """Figures of one kind."""
 
     name: str
     rows: list[TableRow]
 
 
-def comparison(runs: Sequence[ReportedRun], base: int) -> list[Group]:
+def comparison(runs: Sequence[ReportedRun], base: int) -> list[RowGroup]:
     """All figures that at least one replay has."""
     groups = []
     for name in GROUPS:
@@ -50,7 +50,7 @@ def comparison(runs: Sequence[ReportedRun], base: int) -> list[Group]:
             if m.group == name and any(r.metrics.get(m.name) is not None for r in runs)
         ]
         if rows:
-            groups.append(Group(name, rows))
+            groups.append(RowGroup(name, rows))
     return groups
 
 

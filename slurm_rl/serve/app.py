@@ -18,11 +18,11 @@ from fastapi.responses import JSONResponse
 from slurm_rl import __version__
 from slurm_rl.errors import SlurmRlError
 from slurm_rl.obs.metrics import CONTENT_TYPE
-from slurm_rl.obs.queue import SORTS, JobView, QueueView, Wanted
+from slurm_rl.obs.queue import SORTS, JobView, QueueFilter, QueueView
 from slurm_rl.serve.board import EVENTS, add_board
 from slurm_rl.serve.gate import Gate
 from slurm_rl.serve.jobid import JobId, parse
-from slurm_rl.serve.limits import Limits
+from slurm_rl.serve.limits import RequestLimits
 from slurm_rl.serve.live import Live
 from slurm_rl.serve.measured import causes, explain_past
 from slurm_rl.serve.peers import Identify, Peer, accepted_in
@@ -169,7 +169,7 @@ def make_app(
         view = _view(live)
         own = None if peer.sees_all or not view.private else await own_jobs_of(peer)
         return await workers.do(
-            peer, _page, view, live.mode, offset, limit, own, Wanted(match, partition, sort, descending)
+            peer, _page, view, live.mode, offset, limit, own, QueueFilter(match, partition, sort, descending)
         )
 
     @app.get("/v1/pressure")
@@ -298,7 +298,7 @@ def make_app(
         accepted = accepted_in(scope)
         return accepted is None or gate.is_stranger(accepted.key)
 
-    return Limits(
+    return RequestLimits(
         app,
         metrics=live.metrics,
         seconds=seconds,
@@ -319,7 +319,7 @@ def _json(content: Any) -> Response:
     return Response(msgspec.json.encode(content), media_type="application/json")
 
 
-def _page(view: QueueView, mode: str, offset: int, limit: int, own: str | None, wanted: Wanted) -> Response:
+def _page(view: QueueView, mode: str, offset: int, limit: int, own: str | None, wanted: QueueFilter) -> Response:
     matching, rows = view.page(offset, limit, own, wanted)
     pending = view.page(0, 0, own)[0] if wanted.match or wanted.partition else matching
     head = {name: getattr(view, name) for name in _HEAD}
@@ -333,9 +333,9 @@ def _explained(live: Live, view: QueueView, wanted: JobId, own: str | None) -> R
         return _json(explain_past(live, wanted, own, view.private))
     if own is not None and job.user != own:
         raise HTTPException(404 if view.private else 403, f"job {wanted} is not yours")
-    standing = live.standing(job.job_id)
+    place = live.place_in_queue(job.job_id)
     past = live.past(job.job_id, job.submit_time)
-    told = {"features": [], "what_would_move_it": [], "changes": past} | explanation(view, job) | standing
+    told = {"features": [], "what_would_move_it": [], "changes": past} | explanation(view, job) | place
     told |= {"ahead": {}, "limits": []} | live.around(job.job_id, to_user=own is not None)
     waited = live.waited(job.job_id, job.submit_time)
     told["held_back"] = causes(waited[1] if waited is not None else {})

@@ -23,7 +23,7 @@ class _BodyTooLarge(Exception):
     pass
 
 
-class Limits:
+class RequestLimits:
     """An ASGI layer: answers 413, 503 or 504 by itself, and counts what the application answers.
 
     A stranger's connection ends with the answer, so that it is counted anew for every request. `patient` names routes

@@ -40,7 +40,7 @@ class Live(Protocol):
         """The policy that ranks queues where a request names none, and the directory that models are found in."""
         ...
 
-    def standing(self, job_id: int) -> dict[str, Any]:
+    def place_in_queue(self, job_id: int) -> dict[str, Any]:
         """`features` by what they contribute to a job's place, and `what_would_move_it`; {} for one not in order."""
         ...
 

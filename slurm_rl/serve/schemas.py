@@ -13,7 +13,6 @@ _NAMES = (
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Seconds = Annotated[int, Field(ge=0, le=2**40)]
 Text = Annotated[str, Field(max_length=1024)]
-Amount = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
 class SubmitRequest(BaseModel):

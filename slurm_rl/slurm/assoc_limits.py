@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from slurm_rl.domain.pairs import pairs_in
 from slurm_rl.slurm.model import SlurmJob
 from slurm_rl.slurm.reasons import LIMIT
 
@@ -149,8 +150,7 @@ def _limits(
     if kind is None:
         return
     for name in ("GrpTRES",) if bound == "Grp" else ("MaxTRESPU", "MaxTRESPA", "MaxTRES"):
-        for part in fields.get(name, "").split(","):
-            tres, _, value = part.partition("=")
+        for tres, value in pairs_in(fields.get(name, "").split(",")):
             pair = _count(value)
             if pair is not None and (tres == kind or (kind.endswith("/") and tres.startswith(kind))):
                 yield _UNITS.get(tres, tres), *pair, float(_asked(job, tres))

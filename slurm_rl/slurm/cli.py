@@ -39,7 +39,7 @@ def batch_time(timeout: float, updates: int) -> float:
     return timeout + 0.005 * updates
 
 
-class _Seen:
+class _LastRead:
     """What was read last, for what has not changed since; of one release, as each prints in its own way."""
 
     def __init__(self, release: Release | None = None) -> None:
@@ -47,8 +47,8 @@ class _Seen:
         self.jobs = squeue.KnownJobs()
         self.factors: dict[str, tuple[int, PriorityFactors]] = {}
         self.nodes: dict[str, SlurmNode] = {}
-        self.asks: dict[int, squeue_more.Asks] = {}
-        self.asked: frozenset[int] = frozenset()  # jobs that waited when `asks` was read
+        self.details: dict[int, squeue_more.RequestDetails] = {}
+        self.asked: frozenset[int] = frozenset()  # jobs that waited when `details` was read
         self.asked_at = -math.inf
 
 
@@ -65,7 +65,7 @@ class CliClient:
     def __init__(self, conf: Path | None = None, timeout: float = 10.0, user: str | None = None) -> None:
         self.commands = Commands(conf, timeout, user)
         self._release: Release | None = None
-        self._seen = _Seen()
+        self._seen = _LastRead()
         self._careful_until = -math.inf
 
     def snapshot(self) -> SlurmState:
@@ -107,12 +107,12 @@ class CliClient:
             asked["sshare"] = ("sshare", "-h", "-P", "-a", "-o", "Account,User,FairShare")
         said = dict(zip(asked, self.commands.run_all(list(asked.values())), strict=True))
         if self._seen.release != release:
-            self._seen = _Seen(release)
+            self._seen = _LastRead(release)
         seen = self._seen
         factors = sprio.factors(said["sprio"], mark, seen.factors, plain=plain) if "sprio" in said else {}
         if release.known:
             waiting, cron = squeue.arrays(said.get("arrays", ""), mark), scontrol.cron_jobs(said.get("cron", ""))
-            more = functools.partial(squeue.jobs, waiting=waiting, cron=cron, asks=self._asks, known=seen.jobs)
+            more = functools.partial(squeue.jobs, waiting=waiting, cron=cron, details=self._details, known=seen.jobs)
             jobs = more(said["squeue"], mark, factors, traits, plain=plain)
             nodes = scontrol.nodes(said["nodes"], seen.nodes)
         else:
@@ -136,28 +136,30 @@ class CliClient:
             reservations=scontrol.reservations(said["reservations"], {n.name: n.cpus for n in nodes}),
         )
 
-    def _asks(self, waiting: frozenset[int]) -> dict[int, squeue_more.Asks]:
+    def _details(self, waiting: frozenset[int]) -> dict[int, squeue_more.RequestDetails]:
         """Rare parts of requests: fixed at submission, so asked of jobs that are new, and of all once a minute."""
         seen, now = self._seen, time.monotonic()
         fresh = waiting - seen.asked
         if now - seen.asked_at > _ASK_EVERY or len(fresh) > _MOST_NAMED:
-            seen.asks, seen.asked_at = self._read_asks(), now
+            seen.details, seen.asked_at = self._read_details(), now
         elif fresh:
             try:
-                seen.asks = {k: v for k, v in seen.asks.items() if k in waiting} | self._read_asks(*sorted(fresh))
+                seen.details = {k: v for k, v in seen.details.items() if k in waiting} | self._read_details(
+                    *sorted(fresh)
+                )
             except SlurmError:  # squeue knows none of them any more: they came and went
-                seen.asks, seen.asked_at = self._read_asks(), now
+                seen.details, seen.asked_at = self._read_details(), now
         seen.asked = waiting
-        return seen.asks
+        return seen.details
 
-    def _read_asks(self, *jobs: int) -> dict[int, squeue_more.Asks]:
+    def _read_details(self, *jobs: int) -> dict[int, squeue_more.RequestDetails]:
         """Of these jobs, or of all that wait."""
         mark = separator()
         named = ("-j", ",".join(map(str, jobs))) if jobs else ()
         traits = self.release().traits
-        both = (squeue_more.squeue_asks(mark, traits), squeue_more.squeue_excluded(mark))
+        both = (squeue_more.squeue_details(mark, traits), squeue_more.squeue_excluded(mark))
         said, excluded = self.commands.run_all([(program, *named, *rest) for program, *rest in both])
-        return squeue_more.asks(said, excluded, mark, traits)
+        return squeue_more.details(said, excluded, mark, traits)
 
     def _exclusive(self, traits: Traits, mark: str) -> frozenset[int]:
         """Jobs that the JSON of some releases does not tell to be exclusive; none if a later one has no such field."""

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from slurm_rl.slurm.findings import Finding, Severity, Site, SocketFile
+from slurm_rl.slurm.findings import Finding, Severity, SiteFacts, SocketFile
 from slurm_rl.slurm.quantities import seconds
 from slurm_rl.slurm.release import Evidence, lacks, prefer_is_sound, sound_prefer
 
-Check = Callable[[Site], Iterator[Finding]]
+Check = Callable[[SiteFacts], Iterator[Finding]]
 
 
-def examine(site: Site) -> list[Finding]:
+def examine(site: SiteFacts) -> list[Finding]:
     """All findings about a site that answers."""
     return [finding for check in CHECKS for finding in check(site)]
 
 
-def _release(site: Site) -> Iterator[Finding]:
+def _release(site: SiteFacts) -> Iterator[Finding]:
     if not site.release.known:
         yield Finding(
             "release",
@@ -39,7 +39,7 @@ def _release(site: Site) -> Iterator[Finding]:
         )
 
 
-def _evidence(site: Site) -> Iterator[Finding]:
+def _evidence(site: SiteFacts) -> Iterator[Finding]:
     """How well we know the release, what it lacks, and what it could tell."""
     traits = site.release.traits
     if traits.evidence is not Evidence.TRIED:
@@ -68,7 +68,7 @@ def too_old(error: str) -> Finding:
     return Finding("release", Severity.ERROR, error, "its commands lack fields that we read", "update Slurm")
 
 
-def _health(site: Site) -> Iterator[Finding]:
+def _health(site: SiteFacts) -> Iterator[Finding]:
     h = site.health
     if h.agent_queue > 1000 or h.dbd_agent_queue > 10_000:
         yield Finding(
@@ -88,7 +88,7 @@ def _health(site: Site) -> Iterator[Finding]:
         )
 
 
-def _priority(site: Site) -> Iterator[Finding]:
+def _priority(site: SiteFacts) -> Iterator[Finding]:
     kind = site.get("PriorityType")
     if kind != "priority/multifactor":
         yield Finding(
@@ -138,14 +138,14 @@ def _priority(site: Site) -> Iterator[Finding]:
         )
 
 
-def _extended(site: Site, option: str) -> str:
+def _extended(site: SiteFacts, option: str) -> str:
     """The whole SchedulerParameters line with one more option, because a second line would replace the first."""
     name = option.partition("=")[0]
     kept = [o for o in site.options("SchedulerParameters") if o.partition("=")[0] != name]
     return "SchedulerParameters=" + ",".join([*kept, option])
 
 
-def _scheduler(site: Site) -> Iterator[Finding]:
+def _scheduler(site: SiteFacts) -> Iterator[Finding]:
     kind = site.get("SchedulerType")
     if kind != "sched/backfill":
         yield Finding(
@@ -182,14 +182,14 @@ def _scheduler(site: Site) -> Iterator[Finding]:
         )
 
 
-def _submit_plugin(site: Site) -> Iterator[Finding]:
+def _submit_plugin(site: SiteFacts) -> Iterator[Finding]:
     if "lua" not in site.options("JobSubmitPlugins"):
         plugins = ",".join([*site.options("JobSubmitPlugins"), "lua"])
         yield Finding(
             "job-submit",
             Severity.INFO,
             "JobSubmitPlugins has no lua",
-            "new jobs get their first SiteFactor only in the controller's next cycle",
+            "new jobs get their first SiteFactor only in the controller's next tick",
             f"slurm-rl install-plugin, then JobSubmitPlugins={plugins}",
         )
         return
@@ -229,7 +229,7 @@ def _submit_plugin(site: Site) -> Iterator[Finding]:
         yield Finding("lua", Severity.OK, f"job_submit/lua links Lua {lua.version}, and luasocket is there for it")
 
 
-def _resources(site: Site) -> Iterator[Finding]:
+def _resources(site: SiteFacts) -> Iterator[Finding]:
     if site.get("SelectType") != "select/cons_tres":
         yield Finding(
             "select-type",
@@ -252,7 +252,7 @@ def _resources(site: Site) -> Iterator[Finding]:
     yield from _gpus(site)
 
 
-def _gpus(site: Site) -> Iterator[Finding]:
+def _gpus(site: SiteFacts) -> Iterator[Finding]:
     with_gpus = [n for n in site.nodes if n.gpus]
     if not with_gpus:
         yield Finding(
@@ -309,7 +309,7 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _rights(site: Site) -> Iterator[Finding]:
+def _rights(site: SiteFacts) -> Iterator[Finding]:
     operator = site.admin_level in ("Operator", "Administrator", "Admin")
     if not site.superuser and not operator:
         yield Finding(

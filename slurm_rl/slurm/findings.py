@@ -57,7 +57,7 @@ class SocketFile:
 
 
 @dataclass(frozen=True)
-class Site:
+class SiteFacts:
     """What a Slurm site says about itself, and who we are there."""
 
     release: Release

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from slurm_rl.slurm.findings import Finding, Severity, Site
+from slurm_rl.domain.pairs import parse_texts
+from slurm_rl.slurm.findings import Finding, Severity, SiteFacts
 from slurm_rl.slurm.model import SlurmNode
 from slurm_rl.slurm.release import prefer_is_sound, sound_prefer
 
 
 def feature_names(setting: str) -> dict[str, str]:
     """GPU type -> feature, from `a100=gpu_a100,t4=gpu_t4`; a type that is not named is its own feature."""
-    pairs = (part.partition("=") for part in setting.split(",") if part.strip())
-    return {kind.strip().lower(): feature.strip() for kind, _, feature in pairs}
+    pairs = parse_texts(setting, "gpu_features", "TYPE=FEATURE,…")
+    return {kind.lower(): feature for kind, feature in pairs.items()}
 
 
 def lacking(nodes: Iterable[SlurmNode], names: Mapping[str, str]) -> dict[str, list[str]]:
@@ -26,7 +27,7 @@ def lacking(nodes: Iterable[SlurmNode], names: Mapping[str, str]) -> dict[str, l
     return found
 
 
-def examine_lever(site: Site, lever: str, setting: str) -> Iterator[Finding]:
+def examine_lever(site: SiteFacts, lever: str, setting: str) -> Iterator[Finding]:
     """Findings about `placement_lever` and `gpu_features` on a site."""
     if lever == "off":
         return

@@ -9,18 +9,18 @@ from pathlib import Path
 
 from slurm_rl.errors import SlurmRlError
 from slurm_rl.slurm.cli import CliClient
-from slurm_rl.slurm.findings import LuaPlugin, Site, SocketFile
+from slurm_rl.slurm.findings import LuaPlugin, SiteFacts, SocketFile
 from slurm_rl.slurm.lua import linked_version
 from slurm_rl.slurm.scontrol import setting
 
 _LUA_DIRECTORIES = ("/usr/lib/*/lua", "/usr/lib/lua", "/usr/lib64/lua", "/usr/local/lib/lua", "/usr/local/lib64/lua")
 
 
-def site(client: CliClient) -> Site:
+def site(client: CliClient) -> SiteFacts:
     """Asks Slurm; raises SlurmError if it does not answer."""
     state = client.snapshot()
     user = client.commands.user or getpass.getuser()
-    return Site(
+    return SiteFacts(
         release=state.release,
         config=state.config,
         weights=state.weights,

@@ -175,6 +175,7 @@ class PriorityWeights(msgspec.Struct, frozen=True, kw_only=True):
     tres: Mapping[str, float] = msgspec.field(default_factory=dict)
     max_age: int | None = None
     favor_small: bool = False
+    flags: tuple[str, ...] = ()  # PriorityFlags
 
     @property
     def total(self) -> int:

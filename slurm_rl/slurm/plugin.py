@@ -36,7 +36,7 @@ MAX_INCLUDES = 8
 
 
 @dataclass
-class Outcome:
+class PluginOutcome:
     """What was done (or, in a dry run, would be), and what is left for the admin."""
 
     directory: Path
@@ -95,9 +95,9 @@ def source_dir() -> Path:
 
 def install(
     directory: Path, lua: Lua, *, socket: Path | None = None, deadline_ms: int | None = None, dry_run: bool = False
-) -> Outcome:
+) -> PluginOutcome:
     """Checks everything first, then writes the modules, keeps the site's script, and last of all renames ours in."""
-    outcome = Outcome(directory, lua.name, notes=list(lua.notes), dry_run=dry_run)
+    outcome = PluginOutcome(directory, lua.name, notes=list(lua.notes), dry_run=dry_run)
     entry, site = directory / ENTRY, directory / SITE
     _refuse_two_site_scripts(entry, site)
     wanted = {name: (source_dir() / name).read_bytes() for name in (*MODULES, ENTRY)}
@@ -125,9 +125,9 @@ def install(
     return outcome
 
 
-def uninstall(directory: Path, lua_name: str = "", *, dry_run: bool = False) -> Outcome:
+def uninstall(directory: Path, lua_name: str = "", *, dry_run: bool = False) -> PluginOutcome:
     """Gives the site its own script back, byte for byte, in one rename; then removes what is ours."""
-    outcome = Outcome(directory, lua_name, dry_run=dry_run)
+    outcome = PluginOutcome(directory, lua_name, dry_run=dry_run)
     entry, site = directory / ENTRY, directory / SITE
     if is_ours(entry):
         if os.path.lexists(site):
@@ -223,7 +223,7 @@ def _advice(directory: Path) -> list[str]:
     return ["JobSubmitPlugins=" + ",".join([*(v for v in values[-1:] if v), "lua"])]
 
 
-def _leave_nothing_script(entry: Path, outcome: Outcome) -> None:
+def _leave_nothing_script(entry: Path, outcome: PluginOutcome) -> None:
     outcome.notes.append(
         f"slurm.conf still lists lua in JobSubmitPlugins, and slurmctld does not start without {entry}: "
         "it stays as a script that does nothing. Take lua out, then run this again"

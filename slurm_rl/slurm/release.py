@@ -40,7 +40,6 @@ class Traits:
     segment_field: bool = False  # squeue tells --segment
     scontrol_json: bool = True  # scontrol show nodes --json; else sinfo --json
     lists_written_tasks: bool = False  # a partly refused array update also lists the tasks that took it
-    rate_limit: bool = True  # SlurmctldParameters=rl_enable
     auth_slurm: bool = True  # AuthType=auth/slurm, without munge
     cgroup_disabled: bool = True  # CgroupPlugin=disabled, without which slurmd wants a cgroup mount
     openmetrics: bool = False  # MetricsType=metrics/openmetrics
@@ -55,7 +54,6 @@ TABLE: dict[Major, Traits] = {
         array_unique=True,
         scontrol_json=False,
         lists_written_tasks=True,
-        rate_limit=False,
         auth_slurm=False,
         cgroup_disabled=False,
         prefer_fixed=9,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from slurm_rl.domain.pairs import pairs_in
 from slurm_rl.domain.reservations import Reservation
-from slurm_rl.domain.tres import tres_counts
+from slurm_rl.domain.tres import tres_counts, tres_weights
 from slurm_rl.errors import SlurmError
 from slurm_rl.slurm.command import key_values
 from slurm_rl.slurm.gres import node_counts, reports_parts, shared_parts
@@ -118,8 +119,7 @@ def reservations(output: str, cpus: Mapping[str, int]) -> tuple[Reservation, ...
 
 def config(output: str) -> dict[str, str]:
     """`scontrol show config` as key and value; absent values are ""."""
-    pairs = (line.partition("=") for line in output.splitlines() if "=" in line)
-    return {key.strip(): present(value.strip()) for key, _, value in pairs}
+    return {key: present(value) for key, value in pairs_in(output.splitlines())}
 
 
 def setting(values: Mapping[str, str], name: str) -> str:
@@ -136,7 +136,6 @@ def weights(values: Mapping[str, str]) -> PriorityWeights:
 
     # Slurm goes on showing these two, but ignores them without the accounting database.
     with_database = setting(values, "AccountingStorageType") == "accounting_storage/slurmdbd"
-    terms = (item.partition("=") for item in setting(values, "PriorityWeightTRES").split(",") if "=" in item)
     return PriorityWeights(
         age=number("Age") if with_database else 0,
         assoc=number("Assoc"),
@@ -144,9 +143,10 @@ def weights(values: Mapping[str, str]) -> PriorityWeights:
         job_size=number("JobSize"),
         partition=number("Partition"),
         qos=number("QOS"),
-        tres={key: float(value) for key, _, value in terms},
+        tres=tres_weights(setting(values, "PriorityWeightTRES")),
         max_age=seconds(setting(values, "PriorityMaxAge")),
         favor_small=setting(values, "PriorityFavorSmall").lower() == "yes",
+        flags=tuple(f.strip().upper() for f in setting(values, "PriorityFlags").split(",") if f.strip()),
     )
 
 

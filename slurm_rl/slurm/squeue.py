@@ -29,7 +29,7 @@ from slurm_rl.slurm.quantities import (
     tres,
 )
 from slurm_rl.slurm.release import Traits
-from slurm_rl.slurm.squeue_more import NO_ASKS, STATES, Asks
+from slurm_rl.slurm.squeue_more import NO_DETAILS, STATES, Details, RequestDetails
 
 NO_COMMENT = "(null)"  # squeue cannot tell it from a job that has none
 JOB_FIELDS = (
@@ -140,7 +140,7 @@ class KnownJobs:
     def __init__(self) -> None:
         self.jobs: dict[str, SlurmJob] = {}  # by what is printed of a record
         self.printed: dict[int, str] = {}  # … which is found here by job id
-        self.asks: Mapping[int, Asks] = {}
+        self.details: Details = {}
         self.cron: frozenset[int] = frozenset()
 
 
@@ -152,27 +152,29 @@ def jobs(
     *,
     waiting: Mapping[int, Waiting] = MappingProxyType({}),
     cron: frozenset[int] = frozenset(),
-    asks: Mapping[int, Asks] | Callable[[frozenset[int]], Mapping[int, Asks]] = MappingProxyType({}),
+    details: Details | Callable[[frozenset[int]], Details] = MappingProxyType({}),
     known: KnownJobs | None = None,
     plain: bool = False,
 ) -> list[SlurmJob]:
     """Jobs from `squeue`, one per record, in the order of their first lines.
 
-    `asks` may be a function that is given the ids of waiting jobs. `known` is the caller's, empty at first: of a record
-    that is printed as at the last look, and of which the other commands say the same, it gets the same object.
+    `details` may be a function that is given the ids of waiting jobs. `known` is the caller's, empty at first: of a
+    record that is printed as at the last look, and of which the other commands say the same, it gets the same object.
     """
     fields = job_fields(traits)
     known = KnownJobs() if known is None else known
     state, behind = fields.index("State"), len(fields) - fields.index("PriorityLong")
     printed = _records(split_records(output, fields, mark, plain=plain), known.jobs, waiting, state)
     before = list(map(known.jobs.get, printed.values()))
-    if callable(asks):
+    if callable(details):
         states = (
             job.state if job is not None else _field(raw, state)
             for job, raw in zip(before, printed.values(), strict=True)
         )
-        asks = asks(frozenset(job_id for job_id, is_in in zip(printed, states, strict=True) if is_in == "PENDING"))
-    others = {i for i in asks.keys() | known.asks.keys() if asks.get(i) != known.asks.get(i)} | (cron ^ known.cron)
+        pending = (job_id for job_id, is_in in zip(printed, states, strict=True) if is_in == "PENDING")
+        details = details(frozenset(pending))
+    others = {i for i in details.keys() | known.details.keys() if details.get(i) != known.details.get(i)}
+    others |= cron ^ known.cron
     found = []
     for (job_id, raw), same, terms in zip(printed.items(), before, map(factors.get, printed), strict=True):
         job, last = same, None if same is not None else known.printed.get(job_id)
@@ -182,13 +184,13 @@ def jobs(
             job = msgspec.structs.replace(known.jobs[last], priority=own, factors=terms)
         if job is None or (others and (job_id in others or job.array_job_id in others)):
             values = raw.split("\0")
-            more = _asks_of(job_id, values[1], asks)
+            more = _details_of(job_id, values[1], details)
             job = _job(job_id, values, fields, terms, traits, more, cron=job_id in cron)
         elif job.factors is not terms:
             job = msgspec.structs.replace(job, factors=terms)
         found.append(job)
     known.jobs, known.printed = dict(zip(printed.values(), found, strict=True)), printed
-    known.asks, known.cron = dict(asks), cron
+    known.details, known.cron = dict(details), cron
     return found
 
 
@@ -250,9 +252,9 @@ def _add_waiting(
             tasks[own][-1] += f"%{found.limit}" if found.limit else ""
 
 
-def _asks_of(job_id: int, array: str, asks: Mapping[int, Asks]) -> Asks:
+def _details_of(job_id: int, array: str, details: Details) -> RequestDetails:
     """What is asked by a job, or by its array: lines of an array's separate records are merged there."""
-    return asks.get(job_id) or asks.get(first_number(array, 0)) or NO_ASKS
+    return details.get(job_id) or details.get(first_number(array, 0)) or NO_DETAILS
 
 
 @lru_cache(maxsize=16_384)
@@ -266,7 +268,7 @@ def _request(
 
 
 @lru_cache(maxsize=16_384)
-def _kind(values: tuple[str, ...], fields: tuple[str, ...], traits: Traits, more: Asks) -> SlurmJob:
+def _kind(values: tuple[str, ...], fields: tuple[str, ...], traits: Traits, more: RequestDetails) -> SlurmJob:
     """What alike jobs share, from fields that are the same of many; `_OWN` are left out."""
     r = dict(zip(fields, values, strict=True))
     nodes, tasks = first_number(r["NumNodes"], 1), first_number(r["NumTasks"], 1)
@@ -326,7 +328,7 @@ def _job(
     names: tuple[str, ...],
     factors: PriorityFactors | None,
     traits: Traits,
-    more: Asks,
+    more: RequestDetails,
     *,
     cron: bool,
 ) -> SlurmJob:

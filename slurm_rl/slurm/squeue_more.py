@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from slurm_rl.slurm.release import Traits
 
 STATES = "PENDING,RUNNING,SUSPENDED,COMPLETING,CONFIGURING,SPECIAL_EXIT"
 _EXCLUSIVE_FIELDS = ("JobID", "Exclusive")
-_ASKS_FIELDS = ("JobID", "tres-per-socket", "cpus-per-tres", "ReqSwitch", "Wait4Switch")
+_DETAIL_FIELDS = ("JobID", "tres-per-socket", "cpus-per-tres", "ReqSwitch", "Wait4Switch")
 _LICENSE_FIELDS = ("JobID", "Licenses")
 _EXCLUDED_FIELDS = ("%A", "%x")
 
@@ -34,7 +34,7 @@ def exclusive_jobs(output: str, mark: str) -> frozenset[int]:
     return frozenset(int(r["JobID"]) for r in records(output, _EXCLUSIVE_FIELDS, mark) if r["Exclusive"] == "NODE")
 
 
-class Asks(NamedTuple):
+class RequestDetails(NamedTuple):
     """What `squeue` leaves out of a waiting job's request."""
 
     per_socket: str = ""
@@ -45,16 +45,17 @@ class Asks(NamedTuple):
     segment: int = 0
 
 
-NO_ASKS = Asks()
+NO_DETAILS = RequestDetails()
+Details = Mapping[int, RequestDetails]  # by job id
 
 
-def _asks_fields(traits: Traits) -> tuple[str, ...]:
-    return (*_ASKS_FIELDS, "SegmentSize") if traits.segment_field else _ASKS_FIELDS
+def _detail_fields(traits: Traits) -> tuple[str, ...]:
+    return (*_DETAIL_FIELDS, "SegmentSize") if traits.segment_field else _DETAIL_FIELDS
 
 
-def squeue_asks(mark: str, traits: Traits) -> tuple[str, ...]:
+def squeue_details(mark: str, traits: Traits) -> tuple[str, ...]:
     """squeue for rare parts of waiting jobs' requests; their lines are those of `squeue_arrays`."""
-    wanted = ",".join(f"{field}:{mark}" for field in _asks_fields(traits))
+    wanted = ",".join(f"{field}:{mark}" for field in _detail_fields(traits))
     return ("squeue", "-h", "-a", "-t", "PENDING", "-O", wanted)
 
 
@@ -63,27 +64,27 @@ def squeue_excluded(mark: str) -> tuple[str, ...]:
     return ("squeue", "-h", "-a", "-t", "PENDING", "-o", "".join(field + mark for field in _EXCLUDED_FIELDS))
 
 
-def asks(said: str, excluded: str, mark: str, traits: Traits) -> dict[int, Asks]:
-    """By job id what `squeue_asks` and `squeue_excluded` say; jobs of which they say nothing are left out."""
+def details(said: str, excluded: str, mark: str, traits: Traits) -> dict[int, RequestDetails]:
+    """By job id what `squeue_details` and `squeue_excluded` say; jobs of which they say nothing are left out."""
     found = {}
-    for raw in split_records(said, _asks_fields(traits), mark):
+    for raw in split_records(said, _detail_fields(traits), mark):
         job_id, _, rest = raw.partition("\0")
-        if (one := _rare(rest)) != NO_ASKS and job_id.isdecimal():
+        if (one := _rare(rest)) != NO_DETAILS and job_id.isdecimal():
             found[int(job_id)] = one
     for raw in split_records(excluded, _EXCLUDED_FIELDS, mark):
         job_id, _, names = raw.partition("\0")
         if names and (hosts := expand_hosts(names.strip())) and job_id.isdecimal():
-            found[int(job_id)] = found.get(int(job_id), NO_ASKS)._replace(excluded=hosts)
+            found[int(job_id)] = found.get(int(job_id), NO_DETAILS)._replace(excluded=hosts)
     return found
 
 
 @lru_cache(maxsize=4096)
-def _rare(fields: str) -> Asks:
+def _rare(fields: str) -> RequestDetails:
     per_socket, cpus, asked, wait, *segment = fields.split("\0")
     switches = first_number(asked, 0)
     insists = (seconds(wait) or 0) if switches else 0
     nodes = first_number(segment[0], 0) if segment else 0
-    return Asks(present(per_socket), gpus_by_unit(cpus), (), switches, insists, nodes)
+    return RequestDetails(present(per_socket), gpus_by_unit(cpus), (), switches, insists, nodes)
 
 
 def squeue_keys(keys: Sequence[Key], mark: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from slurm_rl.policy.registry import parse_policy
 from slurm_rl.traces.generate import generate
 from slurm_rl.traces.regimes import regime
 from slurm_rl_sim.replay import prepare
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 
 CHOOSERS = ("meta:meta", "bandit:egreedy", "bandit:exp3", "bandit:linucb")
 _BATCHES, _CHOICES = 30, 200
@@ -36,7 +36,7 @@ def main() -> None:
     prepared = prepare(generate(spec, cluster), cluster)
     print(f"{'policy':<18} {'waiting jobs':>12} {'least µs':>9} {'median µs':>9}   of {_BATCHES} × {_CHOICES} choices")
     for name in CHOOSERS:
-        simulation = Simulation(prepared.workload, prepared.trace.run_time, parse_policy(name))
+        simulation = ReplayState(prepared.workload, prepared.trace.run_time, parse_policy(name))
         for until in (2000, 8000, 30_000):
             simulation.run(until)
             pool = simulation.world["pools"][0]

@@ -25,7 +25,7 @@ from slurm_rl.policy.network import HIDDEN
 from slurm_rl.policy.registry import PolicySpec, learned
 from slurm_rl.studies.policy import workload
 from slurm_rl_sim.replay import Contender, Prepared, prepare, replay, window_of
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 
 FAR = 4.0  # standard deviations of training
 _TURNS, _ROWS = 400_000, 2_000_000
@@ -57,7 +57,7 @@ def variants(model: Model) -> dict[str, Array]:
 
 def far(model: Model, policy: PolicySpec, prepared: Prepared, backfill: str) -> dict[str, tuple[float, float]]:
     """By feature: the share of rows beyond FAR deviations of training, and the 99th percentile of their distance."""
-    simulation = Simulation(prepared.workload, prepared.trace.run_time, policy, backfill=backfill)
+    simulation = ReplayState(prepared.workload, prepared.trace.run_time, policy, backfill=backfill)
     simulation.tape(_ROWS, _TURNS)
     simulation.run()
     tape = simulation.world["tape"][: int(simulation.world["taped"])]

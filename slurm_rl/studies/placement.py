@@ -33,7 +33,7 @@ from slurm_rl.traces.trace import Labels, make_trace
 from slurm_rl_sim.metrics import metrics
 from slurm_rl_sim.replay import Prepared, parse_contenders, prepare, replay
 from slurm_rl_sim.result import result_of
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 
 PLACEMENTS = ("best-fit", "tier", "greedy", "mip", "mip --defer")
 OURS = ("mip", "mip --defer")
@@ -115,7 +115,7 @@ def hetero(seed: int) -> Prepared:
 def load(prepared: Prepared) -> float:
     """The least share of its time for which the busiest GPU type is held, however the work is shared out over types."""
     policy = parse_contenders("fcfs", "easy")[0].policy
-    world = Simulation(prepared.workload, prepared.trace.run_time, policy).world
+    world = ReplayState(prepared.workload, prepared.trace.run_time, policy).world
     requests, nodes = world["requests"], world["nodes"]
     speed = world["speed"][requests["row"]]
     groups, types = speed.shape
@@ -218,7 +218,7 @@ def orders(seeds: int, name: str) -> None:
 def _ordered(prepared: Prepared, size: tuple[int, int] | None, *, fastest_last: bool) -> float:
     """Mean JCT with `greedy`, jobs of a size preferring GPU types in another order."""
     contender = parse_contenders("sjf-age@user", "easy")[0]
-    run = Simulation(prepared.workload, prepared.trace.run_time, contender.policy, placement="greedy")
+    run = ReplayState(prepared.workload, prepared.trace.run_time, contender.policy, placement="greedy")
     requests, prefer = run.world["requests"], run.world["prefer"].copy()
     if size is not None:
         gpus = requests["units"] * requests["gpu"]

@@ -43,7 +43,7 @@ from slurm_rl.train.scenes import SceneSource, TrainingScene
 from slurm_rl.train.settings import SearchSettings, Settings
 from slurm_rl.train.trainer import Trainer
 from slurm_rl_sim.replay import Contender, find_cluster, parse_contenders, prepare, replay, window_of
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 
 DAY = 86_400
 SHOWN = ("mean_wait", "p99_wait", "max_wait", "user_bsld", "geomean_bsld")
@@ -315,7 +315,7 @@ def estimator(model: Model, names: list[str]) -> None:
     for name in names:
         trace, cluster, share = workload(name)
         prepared = prepare(trace, cluster, window=window_of(trace, share))
-        simulation = Simulation(prepared.workload, prepared.trace.run_time, learned(model), placement="best-fit")
+        simulation = ReplayState(prepared.workload, prepared.trace.run_time, learned(model), placement="best-fit")
         simulation.tape(6_000_000, 400_000)
         simulation.run()
         tape = simulation.world["tape"][: int(simulation.world["taped"])]

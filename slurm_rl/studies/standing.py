@@ -33,7 +33,7 @@ FITTED, LANE, KEPT, AUTO = "rl:default, fitted", "rl:default, lane", "rl:default
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class DecidedBefore:
     """What the time before the window decided: weights, a model in its style, and auto's choices."""
 
     weights: dict[str, float] | None
@@ -42,18 +42,18 @@ class Settled:
     chosen: Auto
 
 
-def settle(early: Trace, cluster: Cluster, backfill: str, *, tune: bool) -> Settled:
+def settle(early: Trace, cluster: Cluster, backfill: str, *, tune: bool) -> DecidedBefore:
     """Tunes Slurm's own order, fits the model and lets `auto` choose, all on the past; auto has the tuned weights."""
     weights = tuned_weights(prepare(early, cluster), backfill) if tune else None
     model = parse_policy("rl:default")
     fitted = fit(model, early, cluster, backfill, replicates=_FITS)
     chosen = auto(early, cluster, backfill, model=model, weights=weights, tune=not tune)
-    return Settled(weights, replace(fitted.policy, styles={}), fitted.style, chosen)
+    return DecidedBefore(weights, replace(fitted.policy, styles={}), fitted.style, chosen)
 
 
 def compared(
     trace: Trace, cluster: Cluster, share: str, backfill: str, replicates: int, *, tune: bool = True
-) -> tuple[Settled, list[PolicyFigures]]:
+) -> tuple[DecidedBefore, list[PolicyFigures]]:
     """Every row of the table on one workload, as ratios to Slurm's own order with tuned weights."""
     window = window_of(trace, share)
     early = before(trace, window)

@@ -16,7 +16,7 @@ from slurm_rl.traces.machines import machine
 from slurm_rl_sim.metrics import metrics
 from slurm_rl_sim.replay import parse_contenders, prepare
 from slurm_rl_sim.result import Result, result_of
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 
 BLIND = ("first-fit", "best-fit", "slurm", "greedy")
 COMPARED = ("mean_jct", "mean_wait", "p99_wait")
@@ -57,7 +57,7 @@ def main(*given: str) -> None:
             prepared = prepare(trace, spanning(cluster, speed), seed=seed)
             contender = parse_contenders(POLICY, "easy")[0]
             for name, runs in found.items():
-                simulation = Simulation(prepared.workload, prepared.trace.run_time, contender.policy, placement=name)
+                simulation = ReplayState(prepared.workload, prepared.trace.run_time, contender.policy, placement=name)
                 simulation.run()
                 result = result_of(simulation, prepared.trace, prepared.measured)
                 figures = metrics(result)

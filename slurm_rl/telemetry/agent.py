@@ -30,7 +30,7 @@ STATE_BYTES = 250_000
 STATE_EVERY = 10  # ticks
 
 
-class Clock(Protocol):
+class NodeClock(Protocol):
     """Time that only grows within a boot, time of day, and which boot it is."""
 
     def mono(self) -> int: ...
@@ -52,7 +52,7 @@ class RealClock:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class LastSample:
     """What the endpoint shows: the last sample."""
 
     wall: float = 0.0
@@ -66,7 +66,7 @@ class Agent:
     """One node's sampling. `tick` takes one sample; everything it knows outlives a kill."""
 
     def __init__(
-        self, node: str, directory: Path, presence: Presence, lookup: Lookup, clock: Clock, ring_mb: float = 64.0
+        self, node: str, directory: Path, presence: Presence, lookup: Lookup, clock: NodeClock, ring_mb: float = 64.0
     ) -> None:
         self.node, self.clock = node, clock
         self.presence, self.lookup = presence, lookup
@@ -77,7 +77,7 @@ class Agent:
         self._states = Ring(directory / "state.ring", STATE_BYTES, 2)
         self.boot = zlib.crc32(clock.boot().encode())
         self.account = Account()
-        self.view = View()
+        self.view = LastSample()
         self.ticks = 0
         self._seen: set[int] = set()  # jobs that had steps here since this agent was started
         self._said: dict[str, str] = {}
@@ -109,7 +109,7 @@ class Agent:
                 self._gpus, self._held = gpus, held
                 self._keep()
             self.ticks += 1
-            self.view = View(wall, mono / 1e9, tuple(readings), uses, time.perf_counter() - began)
+            self.view = LastSample(wall, mono / 1e9, tuple(readings), uses, time.perf_counter() - began)
         self._say(readings)
         return tick
 

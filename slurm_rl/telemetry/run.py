@@ -21,7 +21,7 @@ from slurm_rl.telemetry.agent import Agent, RealClock
 from slurm_rl.telemetry.endpoint import Endpoint
 from slurm_rl.telemetry.lookup import Lookup, NodeSlurm
 from slurm_rl.telemetry.presence import Presence
-from slurm_rl.telemetry.share import Share
+from slurm_rl.telemetry.share import RecordFiles
 from slurm_rl.telemetry.use import NO_JOB
 
 log = structlog.get_logger()
@@ -120,7 +120,7 @@ def _sample(agent: Agent, interval: float, end: threading.Event) -> None:
 
 
 def _share(agent: Agent, directory: Path, end: threading.Event) -> None:
-    share, said = Share(agent, directory), ""
+    share, said = RecordFiles(agent, directory), ""
     while True:
         ending = end.wait(_SHARE_EVERY)
         share.work()

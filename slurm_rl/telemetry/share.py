@@ -12,7 +12,7 @@ from slurm_rl.telemetry.agent import Agent
 FILE_BYTES = 4 << 20  # then a file is put aside as NODE.jsonl.1, in place of the one before
 
 
-class Share:
+class RecordFiles:
     """Writes NODE.jsonl (ended jobs) and NODE.now.json (running ones); what cannot be written is tried again."""
 
     def __init__(self, agent: Agent, directory: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_rl.traces.files import Source
-from slurm_rl.traces.table import LARGEST, Layout, Screen, whole
+from slurm_rl.traces.table import LARGEST, ColumnLayout, Screen, whole
 from slurm_rl.traces.trace import Floats, Labels, Trace, make_trace
 
 
@@ -81,6 +81,6 @@ def require(source: Source, names: tuple[str, ...], wanted: tuple[str, ...], exp
             raise source.error(f"the header lacks the column {name!r}", line=1, remedy=f"expected {expected}")
 
 
-def layout_of(names: tuple[str, ...], **kinds: tuple[str, ...]) -> Layout:
+def layout_of(names: tuple[str, ...], **kinds: tuple[str, ...]) -> ColumnLayout:
     """A layout with those of the wanted columns that the header has."""
-    return Layout(names, **{kind: tuple(n for n in wanted if n in names) for kind, wanted in kinds.items()})  # type: ignore[arg-type]
+    return ColumnLayout(names, **{kind: tuple(n for n in wanted if n in names) for kind, wanted in kinds.items()})  # type: ignore[arg-type]

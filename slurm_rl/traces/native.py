@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_rl.traces.files import Source, write_file
-from slurm_rl.traces.table import Layout, Table, parse, whole
+from slurm_rl.traces.table import ColumnLayout, TraceTable, parse, whole
 from slurm_rl.traces.trace import (
     ASKED_COLUMNS,
     KEY_COLUMNS,
@@ -63,7 +63,7 @@ def read(source: Source) -> Trace:
     if twice:
         raise source.error(f"the header names {twice[0]!r} twice", line=1, field=twice[0])
     dated = tuple(n for n in _TIMES if n in names and _has_dates(raw, names.index(n)))
-    layout = Layout(
+    layout = ColumnLayout(
         names=tuple(names),
         numbers=tuple(n for n in (*_NUMBERS, *MEASURED_COLUMNS) if n in names and n not in dated),
         times=dated,
@@ -96,7 +96,7 @@ def _has_dates(raw: bytes, column: int) -> bool:
         return False
 
 
-def _count_from_first(table: Table, dated: tuple[str, ...]) -> int:
+def _count_from_first(table: TraceTable, dated: tuple[str, ...]) -> int:
     """Makes the dates seconds from the first submission, which is returned."""
     for name in dated:
         table.numbers[name] = table.time(name)
@@ -107,7 +107,7 @@ def _count_from_first(table: Table, dated: tuple[str, ...]) -> int:
     return origin
 
 
-def _trace(table: Table) -> Trace:
+def _trace(table: TraceTable) -> Trace:
     screen, number = table.screen, table.number
     submit = number("submit_time")
     missing = np.isnan(submit)

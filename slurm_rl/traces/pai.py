@@ -7,7 +7,7 @@ import numpy as np
 from slurm_rl.traces.assemble import assemble
 from slurm_rl.traces.files import Source
 from slurm_rl.traces.jsonfile import entries_screen
-from slurm_rl.traces.table import Layout, Table, parse
+from slurm_rl.traces.table import ColumnLayout, TraceTable, parse
 from slurm_rl.traces.trace import Labels, Trace
 
 _JOB = "job_name inst_id user status start_time end_time".split()
@@ -87,13 +87,15 @@ def _find(source: Source, name: str, columns: list[str]) -> bytes | None:
     return source.raw if first.count(b",") == len(columns) - 1 else None
 
 
-def _table(source: Source, raw: bytes | None, columns: list[str]) -> Table | None:
+def _table(source: Source, raw: bytes | None, columns: list[str]) -> TraceTable | None:
     if raw is None:
         return None
     numbers = tuple(n for n in columns if n.startswith(("plan_", "inst_num")) or n.endswith("_time"))
     labels = tuple(n for n in columns if n in ("user", "status", "gpu_type"))
     header = raw.startswith(b"job_name,")
-    return parse(source, raw, Layout(tuple(columns), numbers=numbers, labels=labels, ids=("job_name",), header=header))
+    return parse(
+        source, raw, ColumnLayout(tuple(columns), numbers=numbers, labels=labels, ids=("job_name",), header=header)
+    )
 
 
 def _jobs(

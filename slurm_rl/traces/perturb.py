@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_rl.domain.cluster import Cluster
+from slurm_rl.domain.pairs import parse_pairs
 from slurm_rl.errors import InputError, unknown_name
 from slurm_rl.traces.arrivals import DAY, HOUR
 from slurm_rl.traces.files import write_file
@@ -31,14 +33,14 @@ class Step:
     @classmethod
     def parse(cls, text: str) -> Step:
         """`KIND=LEVEL`, as in `arrival-noise=0.1`."""
-        kind, equals, number = text.partition("=")
+        kind = text.partition("=")[0]
         if kind not in (*KINDS, DIP):
             raise unknown_name("perturbation", kind, (*KINDS, DIP))
         low, high = (0.0, 0.95) if kind == DIP else KINDS[kind].levels
         try:
-            level = float(number) if equals else float("nan")
-        except ValueError:
-            level = float("nan")
+            level = parse_pairs(text, kind, f"{kind}=LEVEL")[kind]
+        except InputError:
+            level = math.nan
         if not low <= level <= high:
             raise InputError(
                 f"needs a level from {low:g} to {high:g}, got {text!r}", field=kind, remedy=f"{kind}=LEVEL"

@@ -6,7 +6,7 @@ import numpy as np
 
 from slurm_rl.traces.assemble import assemble, known, renamed
 from slurm_rl.traces.files import Source
-from slurm_rl.traces.table import Layout, parse, whole
+from slurm_rl.traces.table import ColumnLayout, parse, whole
 from slurm_rl.traces.trace import Trace
 
 _NAMES = (
@@ -34,7 +34,7 @@ def _is_number(text: str) -> bool:
 
 def read(source: Source) -> Trace:
     """Reads a trace; -1 is unknown, memory is in GB, and a job's GPU type is one of five codes."""
-    layout = Layout(
+    layout = ColumnLayout(
         tuple(_NAMES),
         numbers=("submit_time", "run_time", "num_gpus", "request_cpus", "request_time", "request_memory"),
         labels=("status", "user", "group", "queue", "vc", "gpu_type"),

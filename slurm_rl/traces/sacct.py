@@ -14,7 +14,7 @@ from slurm_rl.domain.tres import tres_counts
 from slurm_rl.traces.assemble import header_of, layout_of, renamed
 from slurm_rl.traces.files import Source
 from slurm_rl.traces.slurmjobs import Records, duration, gigabytes, gpus_of, jobs_of, whole_ids
-from slurm_rl.traces.table import Table, parse
+from slurm_rl.traces.table import TraceTable, parse
 from slurm_rl.traces.trace import Floats, Labels, Trace
 
 _LABELS = (
@@ -41,7 +41,7 @@ def read(source: Source) -> Trace:
     return jobs_of(_records(table), table.screen)
 
 
-def _records(table: Table) -> Records:
+def _records(table: TraceTable) -> Records:
     submit, start, end = table.time("submit"), table.time("start"), table.time("end")
     raw = _first(_each(table, "elapsedraw", _count), _each(table, "elapsed", duration))
     limit = _first(_each(table, "timelimitraw", _count) * 60.0, _each(table, "timelimit", duration))
@@ -82,14 +82,14 @@ def _records(table: Table) -> Records:
     )
 
 
-def _keys(table: Table) -> dict[str, Labels]:
+def _keys(table: TraceTable) -> dict[str, Labels]:
     """Those further columns that the export has; the array and the name it has anyway."""
     columns = {key: table.label(key.sacct.lower()) for key in KEYS if key.sacct.lower() in table.labels}
     return {key.name: renamed(labels, {n: key.value(n) for n in labels.names}) for key, labels in columns.items()
             if key.sacct not in ("JobName", "JobID")}  # fmt: skip
 
 
-def _each(table: Table, column: str, value: Callable[[str], float]) -> Floats:
+def _each(table: TraceTable, column: str, value: Callable[[str], float]) -> Floats:
     """A number for each row, worked out once for each different text."""
     labels = table.label(column)
     values = np.array([*(value(n) for n in labels.names), math.nan], dtype=np.float64)
@@ -123,7 +123,7 @@ def _positive(values: Floats) -> Floats:
         return np.where(values > 0, values, np.nan)
 
 
-def _types(table: Table, columns: tuple[str, ...]) -> Labels:
+def _types(table: TraceTable, columns: tuple[str, ...]) -> Labels:
     for column in columns:
         if column in table.labels:
             labels = table.label(column)
@@ -131,7 +131,7 @@ def _types(table: Table, columns: tuple[str, ...]) -> Labels:
     return Labels.blank(table.count)
 
 
-def _memory(table: Table, nodes: Floats, cpus: Floats) -> Floats:
+def _memory(table: TraceTable, nodes: Floats, cpus: Floats) -> Floats:
     """ReqMem before 21.08 ends in n (per node) or c (per CPU); later it is the total per node."""
     per_cpu = _each(table, "reqmem", lambda s: gigabytes(s[:-1]) if s.endswith("c") else math.nan)
     per_node = _each(table, "reqmem", lambda s: gigabytes(s.removesuffix("n")))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from slurm_rl.traces.files import Source, write_file
 from slurm_rl.traces.native import kept, repeated
-from slurm_rl.traces.table import LARGEST, Layout, parse
+from slurm_rl.traces.table import LARGEST, ColumnLayout, parse
 from slurm_rl.traces.trace import Ints, Labels, Trace
 
 _NAMES = (
@@ -45,7 +45,7 @@ def sniff(head: str) -> bool:
 def read(source: Source) -> Trace:
     """Reads an SWF log; `cpus` are the requested processors, else the allocated ones."""
     raw = source.raw
-    layout = Layout(tuple(_NAMES), wholes=_USED, ids=("job_id",), separator=" ", comment=";", header=False)
+    layout = ColumnLayout(tuple(_NAMES), wholes=_USED, ids=("job_id",), separator=" ", comment=";", header=False)
     table = parse(source, raw, layout)
     screen, count, column = table.screen, table.count, table.wholes
     for name in ("submit_time", "run_time"):

@@ -28,7 +28,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ColumnLayout:
     """The columns of a text table, in file order, and what is wanted of them; the rest is skipped."""
 
     names: tuple[str, ...]
@@ -98,7 +98,7 @@ class Screen:
 
 
 @dataclass(slots=True)
-class Table:
+class TraceTable:
     """The wanted columns of a text table, row by row as in the file."""
 
     count: int
@@ -146,7 +146,7 @@ def whole(values: Floats, *, blank: int) -> Ints:
     return np.where(known, np.floor(np.where(known, values, 0.0) + 0.5), blank).astype(np.int64)
 
 
-def parse(source: Source, raw: bytes, layout: Layout) -> Table:
+def parse(source: Source, raw: bytes, layout: ColumnLayout) -> TraceTable:
     """Parses a whole file; rows that do not split or hold no numbers are dropped and noted."""
     scan: _Scan | None = None
     lines: Ints | None = None
@@ -171,7 +171,7 @@ def parse(source: Source, raw: bytes, layout: Layout) -> Table:
     if scan:
         for what, where in scan.bad.items():
             screen.lose(what, where)
-    return Table(
+    return TraceTable(
         count,
         numbers={n: columns[n] for n in (*layout.numbers, *layout.times)},
         labels={n: columns[n] for n in layout.labels},
@@ -181,7 +181,7 @@ def parse(source: Source, raw: bytes, layout: Layout) -> Table:
     )
 
 
-def _even(raw: bytes, layout: Layout) -> bool:
+def _even(raw: bytes, layout: ColumnLayout) -> bool:
     """False where a row has too many or too few fields, or where quotes keep us from knowing it."""
     if layout.separator == " ":
         return True  # every column is wanted as a number there, and a missing one is no number
@@ -189,7 +189,7 @@ def _even(raw: bytes, layout: Layout) -> bool:
     return raw.count(layout.separator.encode()) == rows * (len(layout.names) - 1) and b'"' not in raw
 
 
-def _whole_ids(raw: bytes, layout: Layout) -> dict[str, bool]:
+def _whole_ids(raw: bytes, layout: ColumnLayout) -> dict[str, bool]:
     """Whether id columns look like whole numbers in the first row; leading zeros would be lost as numbers."""
     result = {}
     for _, fields in _split(raw[: 1 << 16], layout):
@@ -206,7 +206,7 @@ def _is_whole(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 18 and (text == "0" or text[0] != "0")
 
 
-def _columns(raw: bytes, layout: Layout, whole_ids: Mapping[str, bool], wholes: type) -> dict[str, Any]:
+def _columns(raw: bytes, layout: ColumnLayout, whole_ids: Mapping[str, bool], wholes: type) -> dict[str, Any]:
     import pandas as pd
 
     dtypes: dict[str, Any] = dict.fromkeys(layout.names, np.float32) if layout.separator == " " else {}
@@ -266,7 +266,7 @@ def unix_seconds(texts: pd.Series[Any]) -> Floats:
     return np.where(blank.to_numpy(), np.nan, np.where(unread, np.inf, milliseconds / 1000.0))
 
 
-def _separator(raw: bytes, layout: Layout) -> str:
+def _separator(raw: bytes, layout: ColumnLayout) -> str:
     """White space of any length is slow to split at; single blanks are the common case and quick."""
     if layout.separator != " ":
         return layout.separator
@@ -275,7 +275,7 @@ def _separator(raw: bytes, layout: Layout) -> str:
     return r"\s+" if uneven else " "
 
 
-def _split(raw: bytes, layout: Layout) -> Iterator[tuple[int, list[str]]]:
+def _split(raw: bytes, layout: ColumnLayout) -> Iterator[tuple[int, list[str]]]:
     """Line numbers (from 1) and fields of the data rows."""
     lines = io.StringIO(raw.decode("utf-8", errors="replace"), newline=None)
     if layout.separator == " ":
@@ -304,7 +304,7 @@ class _Scan:
     Only blocks that do not parse as they are get looked at line by line, so one bad row in a million costs little.
     """
 
-    def __init__(self, raw: bytes, layout: Layout) -> None:
+    def __init__(self, raw: bytes, layout: ColumnLayout) -> None:
         csv.field_size_limit(1 << 24)
         self.bad: dict[str, list[int]] = {}
         self.whole_ids = dict.fromkeys(layout.ids, True)
@@ -318,7 +318,7 @@ class _Scan:
             first += block.count(b"\n")
         self.clean, self.lines = b"".join(clean), np.concatenate(lines)
 
-    def _plain(self, block: bytes, layout: Layout) -> tuple[bytes, Ints] | None:
+    def _plain(self, block: bytes, layout: ColumnLayout) -> tuple[bytes, Ints] | None:
         """The block as it is, if nothing in it is bad."""
         if b'"' in block or not _even(block, layout):
             return None
@@ -332,7 +332,7 @@ class _Scan:
             self.whole_ids[name] = self.whole_ids[name] and all(map(_is_whole, columns[name].tolist()))
         return block if block.endswith(b"\n") else block + b"\n", _data_lines(block, layout)
 
-    def _line_by_line(self, block: bytes, layout: Layout, first: int) -> tuple[bytes, Ints]:
+    def _line_by_line(self, block: bytes, layout: ColumnLayout, first: int) -> tuple[bytes, Ints]:
         out, lines = io.StringIO(), []
         writer = csv.writer(out, delimiter=layout.separator, lineterminator="\n")
         if layout.header:
@@ -354,7 +354,7 @@ class _Scan:
         return out.getvalue().encode(), np.array(lines, dtype=np.int64)
 
 
-def _problem(fields: list[str], layout: Layout, number_at: list[tuple[int, str]]) -> str:
+def _problem(fields: list[str], layout: ColumnLayout, number_at: list[tuple[int, str]]) -> str:
     if len(fields) != len(layout.names):
         return f"{len(fields)} fields, expected {len(layout.names)}"
     for at, name in number_at:
@@ -381,7 +381,7 @@ def _blocks(raw: bytes) -> Iterator[bytes]:
         start = end
 
 
-def _data_lines(raw: bytes, layout: Layout) -> Ints:
+def _data_lines(raw: bytes, layout: ColumnLayout) -> Ints:
     """Line numbers (from 1) of the rows of a text."""
     if b'"' in raw or not raw or raw.count(b"\r") != raw.count(b"\r\n"):
         return np.array([line for line, _ in _split(raw, layout)], dtype=np.int64)

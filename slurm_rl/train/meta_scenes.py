@@ -19,7 +19,7 @@ from slurm_rl.train.rollout import simulation_of
 from slurm_rl.train.scenes import SceneSource, TrainingScene, draw_scene
 from slurm_rl_sim.metrics import bounded_slowdown
 from slurm_rl_sim.replay import prepare
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 
 # What a choice costs until the next one, each in shares of what a reference schedule of the scene pays in all.
 META_COSTS = {"bsld": 1.0, "wait": 1.0, "tail": 0.5, "late": 1.0, "idle": 0.5}
@@ -49,7 +49,7 @@ class MetaReference:
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class SceneChoices:
     """The choices of one played scene, in time: what was seen, who ruled, what it cost by component until the next."""
 
     seen: Array  # [choices, REGIME_COUNT]
@@ -214,7 +214,7 @@ def meta_logs(scene: TrainingScene, reference: MetaReference, policy: PolicySpec
 # -- playing ------------------------------------------------------------------------------------------------------
 
 
-def play_choices(scene: TrainingScene, reference: MetaReference, policy: PolicySpec, rows: int = 4096) -> Choices:
+def play_choices(scene: TrainingScene, reference: MetaReference, policy: PolicySpec, rows: int = 4096) -> SceneChoices:
     """Replays a scene and records what was chosen, and what came of it."""
     simulation = simulation_of(scene, policy)
     simulation.world["choices"] = np.zeros((rows, _BEHIND))
@@ -231,7 +231,7 @@ def play_choices(scene: TrainingScene, reference: MetaReference, policy: PolicyS
         times = np.append(made[mine, 0], end)
         elapsed[mine] = np.diff(times)
         cost[mine] = np.minimum(np.diff(paid(scene, reference, start, times, pool), axis=0), _MOST)
-    return Choices(made[:, 3:].astype(np.float32), made[:, 2].astype(np.int64), cost, after, elapsed)
+    return SceneChoices(made[:, 3:].astype(np.float32), made[:, 2].astype(np.int64), cost, after, elapsed)
 
 
 def try_members(
@@ -271,7 +271,7 @@ def try_members(
     return Paired(np.array(seen), np.array(costs))
 
 
-def _forced(simulation: Simulation, member: int, until: float) -> World:
+def _forced(simulation: ReplayState, member: int, until: float) -> World:
     """A copy of the present in which one member rules, at a later moment."""
     other = copy.copy(simulation)
     other.world = simulation.world.fork(_ROOT_OF_JOBS)

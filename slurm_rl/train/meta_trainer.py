@@ -18,9 +18,9 @@ from slurm_rl.traces.regimes import REGIMES
 from slurm_rl.train.algorithms.metadqn import MetaNet
 from slurm_rl.train.meta_scenes import (
     META_GOALS,
-    Choices,
     MetaReference,
     Paired,
+    SceneChoices,
     meta_logs,
     meta_reference,
     meta_scene,
@@ -70,7 +70,7 @@ class MetaTrainer(Trainer):
         made = self.threads.map(make, seeds)
         return [pair for pair in made if pair[1].figures["wait"] > _LEAST_WAIT and len(pair[1].crowded)]
 
-    def play_choices(self, number: int, explore: float) -> list[tuple[int, Choices, Paired | None]]:
+    def play_choices(self, number: int, explore: float) -> list[tuple[int, SceneChoices, Paired | None]]:
         """A step's scenes: each one's regime, its choices, and the trials of all members in it."""
         s = self.settings
         first = s.seed * 1_000_003 + 10_000 + number * s.scenes
@@ -78,7 +78,7 @@ class MetaTrainer(Trainer):
         if not scenes:
             raise TrainingStopped("no job waits in these workloads: nothing to learn (change the load)")
 
-        def one(k: int) -> tuple[int, Choices, Paired | None]:
+        def one(k: int) -> tuple[int, SceneChoices, Paired | None]:
             scene, reference = scenes[k]
             policy = self.policy(explore, first + k)
             choices, trials = play_choices(scene, reference, policy), None

@@ -15,7 +15,7 @@ from slurm_rl.policy.features import JOB_COUNT
 from slurm_rl.policy.registry import PolicySpec
 from slurm_rl.train.scenes import TrainingScene
 from slurm_rl_sim.metrics import bounded_slowdown
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 
 # What a second of waiting costs, by component; each is divided by what a reference schedule of the scene pays.
 COSTS: dict[str, float] = {"bsld": 1.0, "wait": 0.5, "tail": 0.5, "users": 0.25}
@@ -59,10 +59,12 @@ def figures(scene: TrainingScene, start: Array) -> dict[str, float]:
     }
 
 
-def simulation_of(scene: TrainingScene, policy: PolicySpec) -> Simulation:
+def simulation_of(scene: TrainingScene, policy: PolicySpec) -> ReplayState:
     """A replay of the scene under a policy."""
     prepared = scene.prepared
-    return Simulation(prepared.workload, prepared.trace.run_time, policy, backfill=scene.backfill, placement="best-fit")
+    return ReplayState(
+        prepared.workload, prepared.trace.run_time, policy, backfill=scene.backfill, placement="best-fit"
+    )
 
 
 def reference_of(scene: TrainingScene, policy: PolicySpec) -> Reference:

@@ -40,7 +40,7 @@ from slurm_rl.policy.registry import parse_policy
 from slurm_rl.slurm.model import HistoryJob, SlurmNode, SlurmPartition
 from slurm_rl.traces.read import read_trace
 from slurm_rl_sim.replay import find_cluster, prepare
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 
 ROOT = TESTS.parent
 SHARED = Path(os.environ.get("SHARED_TRACES") or ROOT.parent / "shared" / "traces")
@@ -66,7 +66,7 @@ class Digest:
         return self._hash.hexdigest()[:12]
 
 
-def add_schedule(digest: Digest, simulation: Simulation) -> None:
+def add_schedule(digest: Digest, simulation: ReplayState) -> None:
     """When each job started and ended, in which state, and on which nodes."""
     live, log = simulation.world["live"], simulation.world["log"]
     for field in ("start", "end", "state", "log_first", "log_count"):
@@ -233,7 +233,7 @@ def _replayed(path: Path, jobs: int | None, policy: str, backfill: str, placemen
     if jobs is not None:
         trace = trace.take(np.arange(min(jobs, len(trace))))
     prepared = prepare(trace, cluster)
-    simulation = Simulation(
+    simulation = ReplayState(
         prepared.workload,
         prepared.trace.run_time,
         parse_policy(policy),

@@ -18,7 +18,7 @@ from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.kernel.build import build
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.traces.read import read_trace
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 from slurm_rl_sim.workload import requests_of, sorted_by_id
 
 HERE = Path(__file__).parent
@@ -31,7 +31,7 @@ def test_same_starts_as_accasim(policy: str, column: str, nodes: int) -> None:
         recorded = {int(row["job_id"]): int(row[column]) for row in csv.DictReader(f)}
     trace = sorted_by_id(read_trace(HERE / "accasim.swf", cache=False))
     workload = build(requests_of(trace), Cluster("pool", (NodeClass(nodes, cpus=64 // nodes),)))
-    simulation = Simulation(workload, trace.run_time.astype(np.float64), parse_policy(policy), backfill="none")
+    simulation = ReplayState(workload, trace.run_time.astype(np.float64), parse_policy(policy), backfill="none")
     simulation.run()
     starts = dict(zip(trace.job_id.tolist(), simulation.world["live"]["start"].tolist(), strict=True))
     assert len(recorded) == 500

@@ -30,7 +30,7 @@ from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.kernel.build import build
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.traces.read import read_trace
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 from slurm_rl_sim.workload import requests_of, sorted_by_id
 
 SWF = """\
@@ -60,6 +60,6 @@ def test_five_jobs_on_four_processors(wide: int, policy: str, backfill: str, sta
     file.write_text(SWF.format(wide=wide))
     trace = sorted_by_id(read_trace(file, cache=False))
     workload = build(requests_of(trace), Cluster("four", (NodeClass(1, cpus=4),)))
-    simulation = Simulation(workload, trace.run_time.astype(float), parse_policy(policy), backfill=backfill)
+    simulation = ReplayState(workload, trace.run_time.astype(float), parse_policy(policy), backfill=backfill)
     simulation.run()
     assert simulation.world["live"]["start"].tolist() == starts

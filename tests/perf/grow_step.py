@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from slurm_rl.grow import Budget, Grower
-from slurm_rl.grow.learned import GrowthNet, Learned
+from slurm_rl.grow.learned import GrowthNet, LearnedGrowth
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    for name, policy in (("never", "never"), ("at-plateau", "at-plateau"), ("learned", Learned(GrowthNet()))):
+    for name, policy in (("never", "never"), ("at-plateau", "at-plateau"), ("learned", LearnedGrowth(GrowthNet()))):
         model = nn.Sequential(*(m for _ in range(8) for m in (nn.Linear(64, 64), nn.ReLU())), nn.Linear(64, 10))
         grower = Grower(model, torch.optim.Adam(model.parameters()), budget=Budget(1e6), policy=policy)
         times = []

@@ -93,17 +93,17 @@ def measure(pending: int, nodes: int, policy: str = "sjf-age@user") -> dict[str,
         site.age()
         aged, _ = ticked(c)
         live = ControllerLive(c, Journal(c.config.journal, durable=False))
-        assert c.view is not None
-        jobs = [c.view.view.jobs[j].job_id for j in c.view.plan.order[:: max(len(c.view.plan.order) // 10, 1)]]
+        assert c.report is not None
+        jobs = [c.report.queue.jobs[j].job_id for j in c.report.plan.order[:: max(len(c.report.plan.order) // 10, 1)]]
 
         def explain(i: int) -> None:
-            assert c.view is not None
+            assert c.report is not None
             job_id = jobs[i % len(jobs)]
-            assert c.view.find(job_id) is not None
-            live.standing(job_id)
+            assert c.report.find(job_id) is not None
+            live.place_in_queue(job_id)
             live.around(job_id)
             live.waited(job_id)
-            c.view.ahead(job_id)
+            c.report.ahead(job_id)
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         figures = (first, quiet, aged, phases["observe"], phases["decide"], phases["apply"], calls, read / 1e6,

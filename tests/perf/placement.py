@@ -15,7 +15,7 @@ from slurm_rl.policy.registry import parse_policy
 from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.trace import Trace
 from slurm_rl_sim.replay import prepare
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 
 _GPUS = (8, 8, 8, 4, 4, 2, 2)
 _SPEED = (2.0, 1.0, 0.9, 1.0, 0.55, 0.45, 0.45)
@@ -71,7 +71,7 @@ def packed(trace: Trace, cluster: Cluster, placement: str, weights: Weights | No
     """Shares of all GPUs: given out at the first pod that finds no room, and when pods have asked for all of them."""
     prepared = prepare(trace, cluster)
     planner = Planner(PlannerSettings(weights=weights or Weights()))
-    run = Simulation(
+    run = ReplayState(
         prepared.workload,
         prepared.trace.run_time,
         parse_policy("fcfs"),

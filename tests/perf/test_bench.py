@@ -30,7 +30,7 @@ from slurm_rl.traces.trace import make_trace
 from slurm_rl_sim.metrics import metrics
 from slurm_rl_sim.replay import Prepared, find_cluster, prepare
 from slurm_rl_sim.result import result_of
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 
 pytestmark = pytest.mark.perf
 
@@ -39,9 +39,9 @@ SIDE_BY_SIDE = 100_000  # jobs that the plain Python reference replays
 PEER = 4_000  # jobs that AccaSim replays
 
 
-def simulation(prepared: Prepared, policy: str, backfill: str, placement: str = "first-fit") -> Simulation:
+def simulation(prepared: Prepared, policy: str, backfill: str, placement: str = "first-fit") -> ReplayState:
     spec = parse_policy(policy)
-    return Simulation(prepared.workload, prepared.trace.run_time, spec, backfill=backfill, placement=placement)
+    return ReplayState(prepared.workload, prepared.trace.run_time, spec, backfill=backfill, placement=placement)
 
 
 def engine(prepared: Prepared, policy: str, backfill: str, placement: str = "first-fit", times: int = 3) -> Cost:
@@ -273,7 +273,7 @@ def test_large_machines(report: Report, name: str, least: float) -> None:
     prepared = prepare(trace, cluster)
 
     def ran(by_runs: bool, until: int) -> float:
-        run = Simulation(
+        run = ReplayState(
             prepared.workload,
             trace.run_time.astype(np.float64),
             parse_policy("fcfs"),

@@ -22,7 +22,7 @@ from slurm_rl.traces.trace import Trace, make_trace
 from slurm_rl.train.rollout import play, reference_of
 from slurm_rl.train.scenes import TrainingScene
 from slurm_rl_sim.replay import find_cluster, prepare
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 
 pytestmark = pytest.mark.perf
 
@@ -35,7 +35,7 @@ def _score(world: Array, now: float, queue: Array, count: int, times: int) -> No
         call_score_queue(world[0], now, queue, count)
 
 
-def a_queue(jobs: int) -> Simulation:
+def a_queue(jobs: int) -> ReplayState:
     """A cluster with so many jobs waiting, of 40 users and 12 sizes, beside 200 that run."""
     rng = np.random.default_rng(1)
     count = jobs + 200
@@ -48,7 +48,7 @@ def a_queue(jobs: int) -> Simulation:
         user=[f"u{k}" for k in rng.integers(0, 40, count)],
     )
     prepared = prepare(trace, Cluster("200 GPUs", (NodeClass(25, "V100", 8),)))
-    simulation = Simulation(prepared.workload, trace.run_time, learned(load_model(find_model("default"))))
+    simulation = ReplayState(prepared.workload, trace.run_time, learned(load_model(find_model("default"))))
     simulation.run(int(trace.submit_time[-1]))
     return simulation
 
@@ -79,7 +79,7 @@ def test_venus_with_the_network(report: Report, traces: Path) -> None:
     policy = learned(load_model(find_model("default")))
     cost = best_of(
         2,
-        lambda: Simulation(venus.workload, venus.trace.run_time, policy, backfill="easy", placement="best-fit").run,
+        lambda: ReplayState(venus.workload, venus.trace.run_time, policy, backfill="easy", placement="best-fit").run,
     )
     report.add(Row("Venus with the network, EASY", "s", cost.cpu, 30.0, cost.wall))
 

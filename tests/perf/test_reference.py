@@ -8,7 +8,7 @@ import pytest
 from perf.inputs import CORES, COUNTS, NODES, generate
 from perf.reference import on_counts, on_nodes
 from slurm_rl.policy.registry import parse_policy
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 
 pytestmark = pytest.mark.perf
 
@@ -22,7 +22,7 @@ def test_same_start_times(cluster: object, easy: bool, load: float) -> None:
         on_counts(work.lists(), CORES, easy=easy) if cluster is COUNTS else on_nodes(work.lists(), [8] * 256, easy=easy)
     )
     prepared = work.prepared(cluster)  # type: ignore[arg-type]
-    simulation = Simulation(
+    simulation = ReplayState(
         prepared.workload,
         prepared.trace.run_time,
         parse_policy("fcfs"),

@@ -15,7 +15,7 @@ from reference.model import View, ask_of, nodes_of
 from reference.place import first_fit, with_gpus
 
 from slurm_rl.domain.cluster import Cluster, NodeClass
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 
 SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -67,7 +67,7 @@ def workloads(
     return Cluster(name, CLUSTERS[name]), jobs
 
 
-def holdings(simulation: Simulation) -> list[tuple[int, int, int, int]]:
+def holdings(simulation: ReplayState) -> list[tuple[int, int, int, int]]:
     """Job, node, units and GPUs (as bits) of all that is held."""
     live, entries = simulation.world["live"], simulation.world["entries"]
     held = []

@@ -13,7 +13,7 @@ from slurm_rl.place.mip import solve
 from slurm_rl.place.problem import Job, NodeKind, NodeState, PlacementProblem, Request, Weights, evaluate, violations
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.traces.trace import make_trace
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 from slurm_rl_sim.workload import requests_of, sorted_by_id
 
 _KINDS = [NodeKind(0, 8), NodeKind(1, 4), NodeKind(1, 8), NodeKind(2, 2), NodeKind(3, 0)]
@@ -94,7 +94,7 @@ def test_what_the_engine_starts_fits_its_nodes_and_stays_on_one_type(seed: int, 
         )
     )
     workload = build(requests_of(trace), _CLUSTER)
-    run = Simulation(workload, trace.run_time, parse_policy("fcfs"), backfill="easy", placement=placement)
+    run = ReplayState(workload, trace.run_time, parse_policy("fcfs"), backfill="easy", placement=placement)
     run.run()
     live, log, nodes = run.world["live"], run.world["log"], workload.nodes
     requests = workload.requests[workload.jobs["request"]]

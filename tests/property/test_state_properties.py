@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reference.cases import BACKFILLS, PLACEMENTS, POLICIES, a_case
 
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 from slurm_rl_sim.validate import StateError, check_state, problems, run_checked
 
 
@@ -34,7 +34,7 @@ def test_every_event_leaves_a_consistent_state(
     run_checked(simulation)
 
 
-def a_busy_simulation() -> Simulation:
+def a_busy_simulation() -> ReplayState:
     jobs = [a_job(0, 100, cpus=2), a_job(0, 50, cpus=2), a_job(1, 10, cpus=4), a_job(2, 10, cpus=3)]
     simulation, _ = a_simulation(a_cluster(2, cpus=2), jobs, "fcfs", "conservative")
     simulation.run(5)
@@ -42,37 +42,37 @@ def a_busy_simulation() -> Simulation:
     return simulation
 
 
-def _lose_an_entry(simulation: Simulation) -> None:
+def _lose_an_entry(simulation: ReplayState) -> None:
     simulation.world["entries"]["next"][0] = 0
 
 
-def _free_a_cpu(simulation: Simulation) -> None:
+def _free_a_cpu(simulation: ReplayState) -> None:
     simulation.world["free"][0, 0, 0] += 1
 
 
-def _miscount_a_pool(simulation: Simulation) -> None:
+def _miscount_a_pool(simulation: ReplayState) -> None:
     simulation.world["total"][0, 0, 0] -= 1
 
 
-def _swap_the_running(simulation: Simulation) -> None:
+def _swap_the_running(simulation: ReplayState) -> None:
     simulation.world["running"][:2] = simulation.world["running"][:2][::-1].copy()
 
 
-def _swap_the_heap(simulation: Simulation) -> None:
+def _swap_the_heap(simulation: ReplayState) -> None:
     simulation.world["heap"][:2] = simulation.world["heap"][:2][::-1].copy()
 
 
-def _swap_the_queue(simulation: Simulation) -> None:
+def _swap_the_queue(simulation: ReplayState) -> None:
     first = int(simulation.world["pools"]["queue_first"][0])
     queue = simulation.world["queue"]
     queue[first : first + 2] = queue[first : first + 2][::-1].copy()
 
 
-def _end_without_a_count(simulation: Simulation) -> None:
+def _end_without_a_count(simulation: ReplayState) -> None:
     simulation.world["ended"] = 3
 
 
-def _book_the_past(simulation: Simulation) -> None:
+def _book_the_past(simulation: ReplayState) -> None:
     booked = np.flatnonzero(simulation.world["live"]["booked_start"] >= 0)
     simulation.world["live"]["booked_start"][booked[0]] = 1
 
@@ -90,7 +90,7 @@ def _book_the_past(simulation: Simulation) -> None:
         (_book_the_past, "was booked for 1"),
     ],
 )
-def test_a_contradiction_is_found_and_named(spoil: Callable[[Simulation], None], says: str) -> None:
+def test_a_contradiction_is_found_and_named(spoil: Callable[[ReplayState], None], says: str) -> None:
     simulation = a_busy_simulation()
     spoil(simulation)
     assert any(says in problem for problem in problems(simulation))

@@ -16,7 +16,7 @@ from slurm_rl.policy.catalogue import BY_USER, LEARNED
 from slurm_rl.policy.network import LENGTH
 from slurm_rl.policy.registry import PolicySpec, parse_policy
 from slurm_rl.traces.trace import Trace, make_trace
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 from slurm_rl_sim.workload import requests_of, sorted_by_id
 
 CLUSTER = Cluster(
@@ -52,8 +52,8 @@ def a_workload(seed: int, jobs: int = 60, shares: bool = False) -> Trace:
     )
 
 
-def a_simulation(trace: Trace, policy: str, **options: object) -> Simulation:
-    return Simulation(build(requests_of(trace), CLUSTER), trace.run_time, a_policy(policy), **options)  # type: ignore[arg-type]
+def a_simulation(trace: Trace, policy: str, **options: object) -> ReplayState:
+    return ReplayState(build(requests_of(trace), CLUSTER), trace.run_time, a_policy(policy), **options)  # type: ignore[arg-type]
 
 
 def a_policy(name: str) -> PolicySpec:
@@ -131,7 +131,7 @@ def test_decide_leaves_the_snapshot_as_it_was() -> None:
     assert decide(snapshot, parse_policy("sjf@user"), backfill="conservative") == first
 
 
-def a_queue(**columns: object) -> Simulation:
+def a_queue(**columns: object) -> ReplayState:
     """Seven jobs that wait behind one that holds the whole CPU pool, at 100 s, when the last of them arrives."""
     trace = make_trace(
         "queue",

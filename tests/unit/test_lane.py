@@ -12,7 +12,7 @@ from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.kernel.build import build
 from slurm_rl.policy.registry import parse_policy, with_lane
 from slurm_rl.traces.trace import Trace, make_trace
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 from slurm_rl_sim.workload import requests_of
 from tests.unit.test_decide import CLUSTER, a_policy, a_queue, a_workload
 
@@ -25,7 +25,7 @@ def test_the_engine_starts_what_decide_plans_with_a_lane() -> None:
         for name in ("ljf@limit", "lcfs", "sjf@user", "learned"):
             trace = a_workload(3, jobs=90)
             policy = with_lane(a_policy(name), 0.2, 0.3)
-            simulation = Simulation(build(requests_of(trace), CLUSTER), trace.run_time, policy, backfill=backfill)
+            simulation = ReplayState(build(requests_of(trace), CLUSTER), trace.run_time, policy, backfill=backfill)
             while simulation.to_next_pass():
                 plan = decide(simulation.snapshot(), policy, backfill=backfill, placement="first-fit")
                 promoted += sum(r.lane is not None for r in plan.reasons)
@@ -81,7 +81,7 @@ def test_the_share_bounds_how_long_the_oldest_wait(share: float) -> None:
     policy = parse_policy("sjf@limit")
     waits = {}
     for name, spec in (("without", policy), ("with", with_lane(policy, share))):
-        simulation = Simulation(build(requests_of(trace), ONE_NODE), trace.run_time, spec, backfill="easy")
+        simulation = ReplayState(build(requests_of(trace), ONE_NODE), trace.run_time, spec, backfill="easy")
         simulation.run()
         waits[name] = simulation.world["live"]["start"] - trace.submit_time
     backlog = 6 * 3600 + 300  # what waits and runs at most: the long jobs, and one round of short ones

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from slurm_rl.obs.foresight import ForecastStore
+from slurm_rl.obs.forecast_store import ForecastStore
 from slurm_rl.slurm.model import SlurmJob, SlurmState
 
 Key = tuple[int, int]  # job id, submit time

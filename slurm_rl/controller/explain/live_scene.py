@@ -20,7 +20,7 @@ from slurm_rl.policy.registry import parse_policy, with_lane
 from slurm_rl.slurm.model import HistoryJob, SlurmJob, SlurmState
 from slurm_rl.slurm.scontrol import setting
 from slurm_rl.slurm.site_limits import SiteLimits
-from slurm_rl_sim.forward import DAY, Past, Scene, Site, draw_starts
+from slurm_rl_sim.forward import DAY, Past, Scene, SiteRules, draw_starts
 
 Key = tuple[int, int]  # job id, submit time
 
@@ -102,7 +102,7 @@ def _as_job(row: HistoryJob) -> SlurmJob:
     )
 
 
-def site_of(state: SlurmState, policy: LivePolicy, mode: str, config: Config, waiting: int) -> Site:
+def site_of(state: SlurmState, policy: LivePolicy, mode: str, config: Config, waiting: int) -> SiteRules:
     """How this Slurm orders and backfills now: by its own priorities, and by the policy's where that is enforced."""
     rule = "none" if setting(state.config, "SchedulerType").endswith("builtin") else "slurm"
     settings: dict[str, float] = {}
@@ -110,7 +110,9 @@ def site_of(state: SlurmState, policy: LivePolicy, mode: str, config: Config, wa
         settings = settings_from(state.config).world
     if waiting > _MANY:
         rule, settings = "easy", {}
-    site = Site(parse_policy("multifactor"), rule, weights=site_weights(state.weights), settings=settings, usage=False)
+    site = SiteRules(
+        parse_policy("multifactor"), rule, weights=site_weights(state.weights), settings=settings, usage=False
+    )
     if mode != "enforce" or policy.score is not None:
         return site
     rails = guardrails_of(config)
@@ -145,16 +147,18 @@ class LiveScene:
         self.site = site_of(state, policy, mode, config, _MANY + 1 if long else len(waiting) + len(copies))
         besides = [*past, *(job for job, _ in copies), *asked]
         state = _shortened(state, waiting)
-        self.view = view = observe(state, run_times, self.site.policy, None, config.leave_alone, besides, limits=limits)
-        self._row = {id(job): i for i, job in enumerate(view.jobs)}
-        self._by_id = {job.job_id: i for i, job in enumerate(view.jobs) if job.pending}
+        self.queue = queue = observe(
+            state, run_times, self.site.policy, None, config.leave_alone, besides, limits=limits
+        )
+        self._row = {id(job): i for i, job in enumerate(queue.jobs)}
+        self._by_id = {job.job_id: i for i, job in enumerate(queue.jobs) if job.pending}
         self.waiting = [self._by_id[j.job_id] for j in waiting if j.job_id in self._by_id]
         tasks = [(self._row[id(j)], self._by_id.get(of)) for j, of in copies if id(j) in self._row]
         self._copies = [i for i, of in tasks if of is not None]
         self._adjust(tasks)
         at = np.array([self._row[id(j)] for j in past if id(j) in self._row], dtype=np.int64)
         known = np.array([r for j, r in zip(past, runs, strict=True) if id(j) in self._row])
-        when = view.snapshot.world["jobs"]["submit"][at] if len(at) else np.zeros(0, np.int64)
+        when = queue.snapshot.world["jobs"]["submit"][at] if len(at) else np.zeros(0, np.int64)
         self._past = Past(at, when, known, np.zeros(len(at)), since)
         self._residuals = run_times.residuals
         self._given = mode == "enforce" and policy.score is not None
@@ -165,27 +169,27 @@ class LiveScene:
 
     def never(self, row: int) -> str:
         """Why a job can never run here; "" if it can."""
-        assert self.view.workload is not None  # noqa: S101 – `observe` always gives it
-        return self.view.workload.rejected.get(row, "") or self.view.beyond.get(row, "")
+        assert self.queue.workload is not None  # noqa: S101 – `observe` always gives it
+        return self.queue.workload.rejected.get(row, "") or self.queue.beyond.get(row, "")
 
     def scene(self, *also: int) -> Scene:
         """The present moment, with these rows waiting as well."""
-        view = self.view
-        assert view.workload is not None  # noqa: S101 – `observe` always gives it
-        world = view.snapshot.world
+        queue = self.queue
+        assert queue.workload is not None  # noqa: S101 – `observe` always gives it
+        world = queue.snapshot.world
         pending = np.array([*self.waiting, *self._copies, *also], dtype=np.int64)
         order = None
         if self._given:
             places = {row: place for place, row in enumerate(self.waiting)}
             order = np.array([places.get(int(row), len(places)) for row in pending])
         return Scene(
-            view.now,
+            queue.now,
             world,
-            view.workload,
+            queue.workload,
             np.flatnonzero(world["live"]["held"] > 0),
             pending,
-            np.log(np.maximum(view.estimate, 1.0)),
-            view.spread,
+            np.log(np.maximum(queue.estimate, 1.0)),
+            queue.spread,
             self.site,
             self._past,
             self._residuals,
@@ -194,16 +198,16 @@ class LiveScene:
 
     def _adjust(self, tasks: Sequence[tuple[int, int | None]]) -> None:
         """Slurm's priorities as the futures see them: tasks like their array, newcomers like the usual job."""
-        view, jobs = self.view, self.view.snapshot.world["jobs"]
-        pending: Array = view.snapshot.pending
+        queue, jobs = self.queue, self.queue.snapshot.world["jobs"]
+        pending: Array = queue.snapshot.pending
         usual = int(np.median(jobs["nice"][pending])) if len(pending) else 0
         jobs["nice"][np.setdiff1d(np.arange(len(jobs)), pending)] = usual
         for row, of in tasks:
             if of is not None:
                 jobs["nice"][row] = jobs["nice"][of]
-        tiers = {p.name: p.priority_tier for p in view.state.partitions}
+        tiers = {p.name: p.priority_tier for p in queue.state.partitions}
         lowest = min(tiers.values(), default=1)
-        tier = np.array([tiers.get(j.partitions[0], lowest) - lowest for j in view.jobs], dtype=np.int64)
+        tier = np.array([tiers.get(j.partitions[0], lowest) - lowest for j in queue.jobs], dtype=np.int64)
         jobs["nice"] -= (np.minimum(tier, 30) * _TIER).astype(np.int32)
 
 
@@ -245,7 +249,7 @@ def starts_in_order(queue: LiveQueue, order: Sequence[int], draws: int) -> dict[
         rows,
         np.log(np.maximum(queue.estimate, 1.0)),
         queue.spread,
-        Site(parse_policy("static-priority"), "easy", "first-fit", usage=False),
+        SiteRules(parse_policy("static-priority"), "easy", "first-fit", usage=False),
         order=np.arange(len(rows)),
     )
     waits = np.median(draw_starts(scene, rows, draws, np.random.default_rng(queue.now)), axis=0)

@@ -43,17 +43,17 @@ class Contribution:
 class Ordered:
     """A tick's order, made ready for questions about single jobs; many threads may ask, and change nothing of it."""
 
-    def __init__(self, view: LiveQueue, plan: Plan, policy: LivePolicy, guardrails: Guardrails) -> None:
-        self.view, self.policy = view, policy
-        self.world = policy.ready_to_order(view.snapshot, guardrails, dict(view.weights), plan)
+    def __init__(self, queue: LiveQueue, plan: Plan, policy: LivePolicy, guardrails: Guardrails) -> None:
+        self.queue, self.policy = queue, policy
+        self.world = policy.ready_to_order(queue.snapshot, guardrails, dict(queue.weights), plan)
         self.order = np.array(plan.order, dtype=np.int64)
         self.scores = plan.scores
-        self.ids = view.ids[self.order]
-        pending = view.snapshot.pending
+        self.ids = queue.ids[self.order]
+        pending = queue.snapshot.pending
         pools = self.world["requests"]["pool"][self.world["jobs"]["request"][pending]]
         self.pools = {p: np.ascontiguousarray(pending[pools == p]) for p in np.unique(pools).tolist()}
 
-    def standing(self, job_id: int) -> PlaceInQueue | None:
+    def place_of(self, job_id: int) -> PlaceInQueue | None:
         """None for a job that is not in the order."""
         places = np.flatnonzero(self.ids == job_id)
         return PlaceInQueue(self, int(places[0])) if len(places) else None
@@ -63,7 +63,7 @@ class PlaceInQueue:
     """One job among those it competes with; asks the policy about variants of it, on a copy of its own."""
 
     def __init__(self, ordered: Ordered, place: int) -> None:
-        self.view, self.policy = ordered.view, ordered.policy
+        self.queue, self.policy = ordered.queue, ordered.policy
         self.job = job = int(ordered.order[place])
         self.world = ordered.world.fork(_CONSTANT)
         # A place of its own in the tables, so that a change of its request or its user's share is its alone.
@@ -72,7 +72,7 @@ class PlaceInQueue:
             self.world[table] = np.concatenate([rows, rows[at : at + 1]])
             self.world["jobs"][column][job] = len(rows)
         self._pool = ordered.pools[int(self.world["requests"]["pool"][self.world["jobs"]["request"][job]])]
-        here = self.view.queue[ordered.order] == self.view.queue[job]
+        here = self.queue.line[ordered.order] == self.queue.line[job]
         self.mine = ordered.order[here]
         self.place = int(np.flatnonzero(self.mine == job)[0]) + 1
         self.own = float(ordered.scores[place])
@@ -85,13 +85,13 @@ class PlaceInQueue:
 
         Places are by the policy's own order, before Slurm's factors and the bound on our influence.
         """
-        view, world, j = self.view, self.world, self.job
+        queue, world, j = self.queue, self.world, self.job
         jobs, live, requests = world["jobs"], world["live"], world["requests"]
         rows = self.mine
         volume = requests["volume"][jobs["request"][rows]]
-        waited = view.now - jobs["submit"][rows].astype(float)
+        waited = queue.now - jobs["submit"][rows].astype(float)
         changes = [
-            ("wait", view.now - float(jobs["submit"][j]), waited),
+            ("wait", queue.now - float(jobs["submit"][j]), waited),
             ("run time", float(live["expected"][j]), live["expected"][rows]),
             ("size", float(requests["volume"][jobs["request"][j]]), volume),
         ]
@@ -117,15 +117,15 @@ class PlaceInQueue:
 
     def moves(self) -> list[dict[str, object]]:
         """Where the job would stand with a shorter limit, a smaller request, or after another hour."""
-        view, j = self.view, self.job
+        queue, j = self.queue, self.job
         limit = int(self.world["jobs"]["limit"][j])
         found: list[dict[str, object]] = []
-        for shorter in dict.fromkeys((limit // 2, max(int(view.estimate[j] * 1.2), 60))):
+        for shorter in dict.fromkeys((limit // 2, max(int(queue.estimate[j] * 1.2), 60))):
             if 60 <= shorter < limit:
                 with self._put_back():
                     self._set("limit", shorter)
                     self._ask(found, f"a time limit of {max(shorter // 60, 1)} min instead of {limit // 60}")
-        gpus, cpus = sum(view.jobs[j].gpus.values()), view.jobs[j].cpus
+        gpus, cpus = sum(queue.jobs[j].gpus.values()), queue.jobs[j].cpus
         whole, unit = (gpus, "GPU") if gpus else (cpus, "CPU")
         if whole > 1:
             half = whole // 2
@@ -139,7 +139,7 @@ class PlaceInQueue:
     def _set(self, name: str, value: float) -> None:
         jobs, live, j = self.world["jobs"], self.world["live"], self.job
         if name == "wait":
-            jobs["submit"][j] = self.view.now - round(value)
+            jobs["submit"][j] = self.queue.now - round(value)
         elif name == "run time":
             live["inverse"][j] *= live["expected"][j] / max(value, 1.0)
             live["expected"][j] = value
@@ -179,7 +179,7 @@ class PlaceInQueue:
     def _score(self) -> float | None:
         """The policy's score of the job as it is now in our world; None when there is no time left to ask."""
         if self.policy.context_free:
-            return float(score_again(self.world.record, float(self.view.now), np.int64(self.job)))
+            return float(score_again(self.world.record, float(self.queue.now), np.int64(self.job)))
         again = self._order_again(0)
         return None if again is None else again[1]
 
@@ -187,11 +187,11 @@ class PlaceInQueue:
         """The pool's jobs in order as our world is now, and the policy's score of the job."""
         if time.monotonic() > self._deadline:
             return None
-        world, now = self.world, self.view.now + later
+        world, now = self.world, self.queue.now + later
         scores = world["live"]["score"]
         before = scores.copy()
         if self.policy.score is not None:
-            scores[self.view.snapshot.pending] = self.policy.score(Snapshot(now, world, self.view.snapshot.pending))
+            scores[self.queue.snapshot.pending] = self.policy.score(Snapshot(now, world, self.queue.snapshot.pending))
         order: Array = in_order(world.record, float(now), self._pool)
         if world["influence"] < 1.0:
             own = float(scores[self.job])
@@ -205,7 +205,7 @@ class PlaceInQueue:
         if again is None:
             return
         order = again[0]
-        mine = order[self.view.queue[order] == self.view.queue[self.job]]
+        mine = order[self.queue.line[order] == self.queue.line[self.job]]
         place = int(np.flatnonzero(mine == self.job)[0]) + 1
         if place != self.place:
             found.append({"what": what, "rank": place, "from": self.place})

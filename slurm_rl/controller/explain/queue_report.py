@@ -17,7 +17,7 @@ from slurm_rl.controller.live_policy import LivePolicy
 from slurm_rl.controller.slurm_snapshot import LiveQueue
 from slurm_rl.domain.snapshot import Plan, PlannedDeferral
 from slurm_rl.kernel.arrays import Array
-from slurm_rl.obs.queue import ALL, JobView, Wanted
+from slurm_rl.obs.queue import ALL, JobView, QueueFilter
 from slurm_rl.slurm.model import SlurmJob
 from slurm_rl.slurm.reasons import in_words
 from slurm_rl.slurm.scontrol import setting
@@ -47,7 +47,7 @@ class _Columns(NamedTuple):
 class QueueReport:
     """What one tick saw and decided; the tick only keeps it, and requests make rows from it."""
 
-    view: LiveQueue
+    queue: LiveQueue
     plan: Plan
     wanted: Array
     bound: int
@@ -73,11 +73,11 @@ class QueueReport:
 
     @property
     def time(self) -> float:
-        return self.view.state.taken
+        return self.queue.state.taken
 
     @property
     def cluster(self) -> str:
-        return self.view.state.cluster
+        return self.queue.state.cluster
 
     @property
     def policy(self) -> str:
@@ -89,13 +89,15 @@ class QueueReport:
 
     @property
     def max_times(self) -> Mapping[str, int | None]:
-        return {p.name: p.max_time for p in self.view.state.partitions}
+        return {p.name: p.max_time for p in self.queue.state.partitions}
 
     @property
     def private(self) -> bool:
-        return "jobs" in setting(self.view.state.config, "PrivateData").lower()
+        return "jobs" in setting(self.queue.state.config, "PrivateData").lower()
 
-    def page(self, offset: int, limit: int, user: str | None = None, wanted: Wanted = ALL) -> tuple[int, list[JobView]]:
+    def page(
+        self, offset: int, limit: int, user: str | None = None, wanted: QueueFilter = ALL
+    ) -> tuple[int, list[JobView]]:
         rows: Sequence[int] = range(len(self._ids)) if wanted.sort == "rank" else self._sorted_by(wanted.sort)
         for chosen, places in ((user, self._of_users), (wanted.partition or None, self._in_partitions)):
             if chosen is not None:
@@ -109,7 +111,7 @@ class QueueReport:
 
     @cached_property
     def _records(self) -> list[SlurmJob]:
-        return [*(self.view.jobs[j] for j in self.plan.order), *self._alone]
+        return [*(self.queue.jobs[j] for j in self.plan.order), *self._alone]
 
     @cached_property
     def _texts(self) -> list[str]:
@@ -147,7 +149,7 @@ class QueueReport:
             alone = [math.inf] * len(self._alone)
             if name == "start":
                 return [*self._starts[:, 0].tolist(), *alone]
-            return [*(float(self.view.estimate[j]) for j in self.plan.order), *alone]
+            return [*(float(self.queue.estimate[j]) for j in self.plan.order), *alone]
         return [_SORTED_BY[name](job) for job in self._records]
 
     def job(self, job_id: int) -> JobView | None:
@@ -193,13 +195,13 @@ class QueueReport:
     @cached_property
     def _columns(self) -> _Columns:
         order = np.array(self.plan.order, dtype=np.int64)
-        records, jobs = self._records[: len(order)], self.view.snapshot.world["jobs"]
+        records, jobs = self._records[: len(order)], self.queue.snapshot.world["jobs"]
         return _Columns(
-            self.view.queue[order],
+            self.queue.line[order],
             jobs["user"][order],
             jobs["account"][order],
             np.array([sum(r.gpus.values()) * max(r.array_task_count, 1) for r in records], dtype=np.int64),
-            self.view.estimate[order],
+            self.queue.estimate[order],
         )
 
     def record(self, job_id: int) -> SlurmJob | None:
@@ -214,17 +216,17 @@ class QueueReport:
 
     @cached_property
     def _alone(self) -> list[SlurmJob]:
-        return [job for job in self.view.state.jobs if job.job_id in self.view.left_alone]
+        return [job for job in self.queue.state.jobs if job.job_id in self.queue.left_alone]
 
     @cached_property
     def _ranks(self) -> Array:
         """Each ordered job's place among those it competes with, and how many these are."""
-        _, queue = np.unique(self.view.queue[np.array(self.plan.order, dtype=np.int64)], return_inverse=True)
-        sizes = np.bincount(queue) if len(queue) else np.zeros(0, dtype=np.int64)
-        together = np.argsort(queue, kind="stable")
-        place = np.empty(len(queue), dtype=np.int64)
-        place[together] = np.arange(len(queue)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        return np.stack([place, sizes[queue]], axis=1)
+        _, line = np.unique(self.queue.line[np.array(self.plan.order, dtype=np.int64)], return_inverse=True)
+        sizes = np.bincount(line) if len(line) else np.zeros(0, dtype=np.int64)
+        together = np.argsort(line, kind="stable")
+        place = np.empty(len(line), dtype=np.int64)
+        place[together] = np.arange(len(line)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return np.stack([place, sizes[line]], axis=1)
 
     @cached_property
     def _starts(self) -> Array:
@@ -233,12 +235,12 @@ class QueueReport:
         for job_id, told in self.forecast.items():
             position = self._ids.get(job_id, len(starts))
             if position < len(starts):
-                starts[position] = np.maximum((told.median, told.low, told.high), self.view.now)
+                starts[position] = np.maximum((told.median, told.low, told.high), self.queue.now)
         return starts
 
     @cached_property
     def _work(self) -> Array:
-        return _by_work(self.view, self.plan)
+        return _by_work(self.queue, self.plan)
 
     @cached_property
     def _deferrals(self) -> dict[int, PlannedDeferral]:
@@ -254,7 +256,7 @@ class QueueReport:
         return self._records[position]
 
     def _row(self, position: int) -> JobView:
-        view, job = self.view, self._record(position)
+        queue, job = self.queue, self._record(position)
         common: dict[str, Any] = {
             "job_id": job.job_id,
             "submit_time": job.submit_time or 0,
@@ -265,7 +267,7 @@ class QueueReport:
             "gpus": job.gpu_count,
             "nodes": job.nodes,
             "cpus": job.cpus,
-            "wait": max(0, view.now - (job.submit_time or view.now)),
+            "wait": max(0, queue.now - (job.submit_time or queue.now)),
             "site_factor": job.site_factor,
             "slurm_factors": {name: getattr(job.factors, name) for name in _FACTORS} if job.factors else {},
             "slurm_start": job.start_time,
@@ -273,16 +275,16 @@ class QueueReport:
             "reason_in_words": in_words(job.reason).meaning,
         }
         if position >= len(self.plan.order):
-            return JobView(**common, time_limit=job.time_limit or 0, why=view.left_alone[job.job_id])
+            return JobView(**common, time_limit=job.time_limit or 0, why=queue.left_alone[job.job_id])
         j, reason = self.plan.order[position], self.plan.reasons[position]
         rank, of = map(int, self._ranks[position])
-        estimate, spread = float(view.estimate[j]), float(view.spread[j])
-        limit = int(view.snapshot.world["jobs"]["limit"][j])
+        estimate, spread = float(queue.estimate[j]), float(queue.spread[j])
+        limit = int(queue.snapshot.world["jobs"]["limit"][j])
         expected, low, high = (float(t) for t in self._starts[position])
         why, deferral = str(replace(reason, rank=rank, of=of)), self._deferrals.get(j)
         if deferral is not None:
             by = time.strftime("%H:%M:%S", time.localtime(deferral.until))
-            why += f"; deferred, until {by} at most: {view.gpu_types[deferral.awaits]} is expected"
+            why += f"; deferred, until {by} at most: {queue.gpu_types[deferral.awaits]} is expected"
         return JobView(
             **common,
             time_limit=limit,
@@ -302,20 +304,20 @@ class QueueReport:
         )
 
 
-def _by_work(view: LiveQueue, plan: Plan) -> Array:
+def _by_work(queue: LiveQueue, plan: Plan) -> Array:
     """When each job of the plan's order may start, and the range: now if it fits, else when the work before is done.
 
     The work is that of running jobs and of those before it, on the whole pool. The lower end takes every estimate at
     one deviation less, the upper end every job at its limit.
     """
-    world = view.snapshot.world
+    world = queue.snapshot.world
     jobs, requests, pools, live = world["jobs"], world["requests"], world["pools"], world["live"]
     volume = requests["volume"][jobs["request"]]
     pool_of = requests["pool"][jobs["request"]]
     limit = jobs["limit"].astype(np.float64)
-    best = np.minimum(view.estimate * np.exp(-view.spread), limit)
-    runs = np.stack([np.minimum(view.estimate, limit), best, limit])
-    now = float(view.now)
+    best = np.minimum(queue.estimate * np.exp(-queue.spread), limit)
+    runs = np.stack([np.minimum(queue.estimate, limit), best, limit])
+    now = float(queue.now)
     order = np.array(plan.order, dtype=np.int64)
     found = np.full((len(order), 3), now)
     running = np.flatnonzero(live["held"] > 0)

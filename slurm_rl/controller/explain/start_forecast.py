@@ -15,7 +15,7 @@ from slurm_rl.controller.explain.live_scene import LiveScene, RecentJobs
 from slurm_rl.controller.live_policy import LivePolicy
 from slurm_rl.controller.slurm_snapshot import LiveQueue
 from slurm_rl.domain.snapshot import Plan
-from slurm_rl.obs.foresight import ForecastStore, Skill, Told
+from slurm_rl.obs.forecast_store import ForecastStore, Skill, Told
 from slurm_rl.obs.metrics import Metrics
 from slurm_rl.slurm.model import HistoryJob, SlurmState
 from slurm_rl_sim.forecast import Calibration, Forecast, Made, summarise
@@ -65,7 +65,7 @@ def foretell(
     return summarise(np.stack(drawn)) if len(drawn) >= min(LEAST, most) else None
 
 
-class Foresight:
+class StartForecasts:
     """Makes forecasts as ticks go by, and learns from their outcomes; one thread calls it, others read `told`."""
 
     def __init__(self, config: Config, store: ForecastStore, metrics: Metrics, clock: Callable[[], float]) -> None:
@@ -123,7 +123,7 @@ class Foresight:
             elif now - self._vanished.setdefault(key, now) > _GONE:
                 self._drop(key)
 
-    def foresee(
+    def renew(
         self, queue: LiveQueue, plan: Plan, policy: LivePolicy, mode: str, run_times: RunTimes
     ) -> Mapping[int, StartForecast]:
         """Forecasts of the jobs at the head of the order; those of earlier ticks while it is not time for new ones."""
@@ -155,7 +155,7 @@ class Foresight:
         found: dict[int, StartForecast] = {}
         record: list[Told] = []
         for row, one in zip(live.waiting, raw, strict=True):
-            job = live.view.jobs[row]
+            job = live.queue.jobs[row]
             told = self.calibration.corrected(one)
             found[job.job_id] = StartForecast(now, now + told.median, now + told.low, now + told.high)
             key = (job.job_id, job.submit_time or 0)

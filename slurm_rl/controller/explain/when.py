@@ -154,7 +154,7 @@ def _one(
     if row is None or live.never(row):
         return None
     # The same chances for each: what differs is the request.
-    rng = np.random.default_rng(live.view.now)
+    rng = np.random.default_rng(live.queue.now)
     raw = foretell(live.scene(row), np.array([row]), rng, most=_DRAWS, seconds=seconds, clock=clock)
     return None if raw is None else calibration.corrected(raw[0])
 

@@ -148,15 +148,15 @@ class GpuTypeWriter:
             self._resting[key] = self.patience
         return found
 
-    def _planned(self, view: LiveQueue, plan: Plan, steered: Iterable[Key]) -> dict[Key, tuple[SlurmJob, str, str]]:
+    def _planned(self, queue: LiveQueue, plan: Plan, steered: Iterable[Key]) -> dict[Key, tuple[SlurmJob, str, str]]:
         """Jobs that start now on one GPU type, of several that would do."""
-        world = view.snapshot.world
+        world = queue.snapshot.world
         nodes, requests = world["nodes"], world["requests"]
         found = {}
-        keys = keys_of((view.jobs[start.job] for start in plan.starts), steered)
+        keys = keys_of((queue.jobs[start.job] for start in plan.starts), steered)
         for key, start in zip(keys, plan.starts, strict=True):
-            job = view.jobs[start.job]
-            kinds = {view.gpu_types[int(nodes["type"][n])] for n, _ in start.nodes}
+            job = queue.jobs[start.job]
+            kinds = {queue.gpu_types[int(nodes["type"][n])] for n, _ in start.nodes}
             several = any(
                 len(set(world["devices"][nodes["klass"][n], :, 0].tolist()) - {-1}) > 1 for n, _ in start.nodes
             )

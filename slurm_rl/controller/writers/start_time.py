@@ -133,12 +133,12 @@ class StartTimeWriter:
         return len(made)
 
     def _wanted(self, turn: Turn, rows: dict[Key, Deferred]) -> list[StartTimeWrite]:
-        view, plan, now = turn.queue, turn.plan, turn.queue.now
+        queue, plan, now = turn.queue, turn.plan, turn.queue.now
         if not rows and not plan.deferrals:
             return []
-        pending = [j for j in view.jobs if j.pending]
+        pending = [j for j in queue.jobs if j.pending]
         waiting = dict(zip(keys_of(pending, rows), pending, strict=True))
-        deferrals = dict(zip(keys_of((view.jobs[d.job] for d in plan.deferrals), rows), plan.deferrals, strict=True))
+        deferrals = dict(zip(keys_of((queue.jobs[d.job] for d in plan.deferrals), rows), plan.deferrals, strict=True))
         found = []
         for key, old in rows.items():
             if key in waiting and key not in deferrals and old.lasts(now):
@@ -151,7 +151,7 @@ class StartTimeWriter:
                 continue
             if self.rules is None or times >= self.rules.times or deferrable(job):
                 continue
-            kind = view.gpu_types[d.awaits]
+            kind = queue.gpu_types[d.awaits]
             self._factors[key] = job.factors or self._remembered(key, job, None)
             put = Deferred(d.until, False, job.eligible_time or 0, d.until, kind, times + 1)
             found.append(StartTimeWrite(key, job, put, kind))

@@ -21,7 +21,7 @@ from slurm_rl.kernel.arrays import Array
 from slurm_rl.policy.meta_network import WIDTH
 from slurm_rl.policy.regime import AGE_PART, DEADLINE_PART, ENERGY_PART, REGIME_COUNT, REGIME_FEATURES, REGIME_PART
 from slurm_rl.train.batches import descend
-from slurm_rl.train.meta_scenes import META_COSTS, Choices
+from slurm_rl.train.meta_scenes import META_COSTS, SceneChoices
 from slurm_rl.train.settings import TrainingStopped
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class MetaDqn:
         drawn: Array = np.searchsorted(np.cumsum(chance), dice.random(self.settings.batch) * chance.sum())
         return np.minimum(drawn, len(regime) - 1)
 
-    def _remember(self, played: list[tuple[int, Choices]]) -> None:
+    def _remember(self, played: list[tuple[int, SceneChoices]]) -> None:
         s = self.settings
         if not sum(len(c.member) for _, c in played):
             raise TrainingStopped("no pass had a choice between two jobs: there is nothing to learn")
@@ -230,7 +230,7 @@ class MetaDqn:
             rows = {"seen": seen, "worth": worth, "regime": np.full(len(seen), regime)}
             self.trials = _joined(self.trials, rows, self.settings.memory)
 
-    def _returns(self, c: Choices) -> Array:
+    def _returns(self, c: SceneChoices) -> Array:
         found, reward = np.zeros(len(c.member)), -(c.cost @ self.weights)
         for k in range(len(found) - 1, -1, -1):
             later = found[c.after[k]] * np.exp(-c.elapsed[k] / self.settings.horizon) if c.after[k] >= 0 else 0.0

@@ -49,14 +49,14 @@ def test_a_limit_a_forecast_and_what_held_a_job_back(start_lab: LabFactory, tmp_
     with Journal(tmp_path / "journal.sqlite") as journal:
         config = Config(mode="shadow", state_dir=str(tmp_path), policy="fcfs", advise_limits=True)
         controller = Controller(config, CliClient(lab.slurm_conf), journal)
-        controller.foresight.seconds = 600.0  # kernels may have to be compiled within it
+        controller.start_forecasts.seconds = 600.0  # kernels may have to be compiled within it
         live = ControllerLive(controller, journal)
         controller.tick()
 
         around = live.around(waits)
         assert [limit["text"] for limit in around["limits"]] == ["QOS normal: 2 of 2 GPUs in use; this job asks for 1"]
         assert around["ahead"]["jobs"] == 0
-        assert controller.foresight.told[waits].made > 0
+        assert controller.start_forecasts.told[waits].made > 0
 
         # Before submitting: two GPUs are free, not for QOS normal; sixteen finished jobs took no time at all.
         said = live.when({"gpus": 1, "limit": 3600, "user": "root", "name": "train"})
@@ -75,7 +75,7 @@ def test_a_limit_a_forecast_and_what_held_a_job_back(start_lab: LabFactory, tmp_
         until(lambda: "RUNNING" in lab.run("squeue", "-h", "-j", str(waits), "-o", "%T"), "it runs", 120)
         time.sleep(0.1)
         controller.tick()
-        assert controller.foresight.skill.forecasts == 1
+        assert controller.start_forecasts.skill.forecasts == 1
         told = live.forecasts_of(waits)[0]
         assert told["came"] is not None
         known = live.waited(waits)

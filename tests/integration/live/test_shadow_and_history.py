@@ -52,8 +52,8 @@ def test_shadow_learns_and_its_report_replays_both_ways(
     learned = Controller(config, client, Journal(config.journal))
     learned.tick()
     assert learned.run_times.seen >= 4
-    assert learned.view is not None
-    first, second = learned.view.job(quick), learned.view.job(long)
+    assert learned.report is not None
+    first, second = learned.report.job(quick), learned.report.job(long)
     assert first is not None
     assert second is not None
     assert (first.rank, second.rank) == (0, 1)

@@ -225,8 +225,8 @@ def test_a_policy_that_never_answers_holds_up_no_live_cycle() -> None:
         plan = live.plan(snapshot, Guardrails(), {})
         assert all(r.fallback for r in plan.reasons)
     assert len(asked) == 1  # while it is busy it is not asked again
-    assert live.judge is not None
-    assert live.judge.failures["slow"] == 3
+    assert live.calls is not None
+    assert live.calls.failures["slow"] == 3
     stuck.set()
     for _ in range(200):  # and once it answers it is
         if not live.plan(snapshot, Guardrails(), {}).reasons[0].fallback:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from slurm_rl.bench import packing, pods
-from slurm_rl.bench.packing_agent import CANDIDATES, Net, Recipe, View, _update, fill, train
+from slurm_rl.bench.packing_agent import CANDIDATES, Net, PodView, Recipe, _update, fill, train
 from slurm_rl.bench.suite import Unit
 from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.errors import InputError
@@ -24,7 +24,7 @@ def a_filling(*asked: tuple[float, float, float], nodes: int = 1, cpus: int = 16
 def test_waste_by_hand() -> None:
     """Half of all pods ask for 2 CPUs and a GPU, half for 8 CPUs and half a GPU; a node with 4 CPUs left."""
     filling = a_filling((2, 1, 1), (8, 1, 0.5))
-    nodes = pods.Nodes(filling.cluster, filling.mix())
+    nodes = pods.PodNodes(filling.cluster, filling.mix())
     nodes.cpus[0] = 4
     nodes.gpus[0] = [1000, 1000, 300, 0, 0, 0, 0, 0]
     nodes.put(0, np.array([0, 0, 0, 0]))  # nothing: counts anew
@@ -34,7 +34,7 @@ def test_waste_by_hand() -> None:
 
 def test_candidates_waste_least_first_and_are_unlike_each_other() -> None:
     filling = a_filling((2, 1, 1), (2, 1, 0.5), nodes=4)
-    nodes = pods.Nodes(filling.cluster, filling.mix())
+    nodes = pods.PodNodes(filling.cluster, filling.mix())
     nodes.gpus[2] = [500, 0, 0, 0, 0, 0, 0, 0]
     nodes.put(2, np.array([0, 0, 0, 0]))
     choice, grown = np.zeros(8, dtype=np.int64), np.zeros(8)
@@ -47,7 +47,7 @@ def test_the_engine_places_as_the_state_says() -> None:
     """P0: `fgd` in the engine, on a mix that is given, and the first candidate of the agent's state are one rule."""
     filling = pods.generated(3, 4)
     placed = packing._by_placement(filling, "fgd")
-    nodes = pods.Nodes(filling.cluster, filling.mix())
+    nodes = pods.PodNodes(filling.cluster, filling.mix())
     choice, grown = np.zeros(1, dtype=np.int64), np.zeros(1)
     mine = np.zeros(len(filling), dtype=bool)
     for i, ask in pods.walk(filling):
@@ -110,7 +110,7 @@ def test_a_curve_begins_when_a_cluster_is_full() -> None:
 
 
 def test_what_has_no_room_is_never_an_action() -> None:
-    view = View(a_filling((17, 1, 1), (2, 1, 1)))
+    view = PodView(a_filling((17, 1, 1), (2, 1, 1)))
     node, pod = np.zeros((CANDIDATES, 8), dtype=np.float32), np.zeros(11, dtype=np.float32)
     assert view.look(node, pod) == 0
     assert view.act(CANDIDATES) == 0.0

@@ -13,7 +13,7 @@ from slurm_rl.domain.cluster import Cluster, NodeClass, write_cluster
 from slurm_rl.domain.limits import limits_from
 from slurm_rl.domain.promise import parse_promise
 from slurm_rl.domain.reservations import Reservation
-from slurm_rl.evaluate.auto import OWN, Standing, auto, candidates, choose, judge, replay_auto, varied
+from slurm_rl.evaluate.auto import OWN, Standing, auto, candidates, choose, compare_on_past, replay_auto, varied
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.traces.generate import WorkloadSpec, generate
 from slurm_rl.traces.native import write_native
@@ -138,7 +138,7 @@ def test_candidates_are_judged_under_the_limits_of_the_site() -> None:
     """Where each user may run one job at a time, the same jobs wait longer."""
     one_each = limits_from({"user": {"*": {"MaxJobs": 1}}})
     own = {OWN: candidates(None)[OWN]}
-    waits = [judge(_two_pools(), BOTH, own, "easy", replicates=1, limits=x)[-1][1] for x in (None, one_each)]
+    waits = [compare_on_past(_two_pools(), BOTH, own, "easy", replicates=1, limits=x)[-1][1] for x in (None, one_each)]
     assert waits[1] > 1.5 * waits[0]
 
 
@@ -148,7 +148,7 @@ def test_candidates_are_judged_beside_the_reservations() -> None:
     first = trace.span()[0]
     half = Reservation("half", first + 20_000, first + 63_200, tuple(str(n) for n in range(BOTH.nodes // 2)))
     own = {OWN: candidates(None)[OWN]}
-    waits = [judge(trace, BOTH, own, "easy", replicates=1, reservations=r)[-1][1] for r in ((), (half,))]
+    waits = [compare_on_past(trace, BOTH, own, "easy", replicates=1, reservations=r)[-1][1] for r in ((), (half,))]
     assert waits[1] > 1.1 * waits[0]
     mine = ["half" if j % 7 == 0 else "" for j in range(len(trace))]
     moved = varied(replace(trace, asked={"reservation": Labels.of(mine)}), 3, 0)

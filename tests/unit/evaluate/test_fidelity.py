@@ -13,7 +13,7 @@ import pytest
 from slurm_rl.backfill.slurm_settings import SITE
 from slurm_rl.domain.cluster import read_cluster
 from slurm_rl.errors import InputError
-from slurm_rl.evaluate.fidelity import Ran, agreement, divergences, fidelity, phases, simulate
+from slurm_rl.evaluate.fidelity import JobRun, agreement, divergences, fidelity, phases, simulate
 from slurm_rl.lab.observed import Observed, read_observed, write_observed
 from slurm_rl.traces.read import read_trace
 
@@ -22,8 +22,8 @@ RECORDED = Path(__file__).parents[4] / "shared" / "fidelity"
 BELOW_REAL, MEAN, P99 = 0.05, 0.10, 0.15
 
 
-def ran(submit: float, start: float, length: float, *nodes: str, by: str = "Main") -> Ran:
-    return Ran(submit, start, start + length, frozenset(nodes), by)
+def ran(submit: float, start: float, length: float, *nodes: str, by: str = "Main") -> JobRun:
+    return JobRun(submit, start, start + length, frozenset(nodes), by)
 
 
 def test_a_schedule_agrees_with_itself() -> None:
@@ -36,7 +36,7 @@ def test_a_schedule_agrees_with_itself() -> None:
 
 def test_waits_count_from_each_schedules_own_submissions() -> None:
     real = {"1": ran(0, 100, 10, "a"), "2": ran(50, 250, 10, "a"), "3": ran(0, 300, 10, "a")}
-    late = {job: Ran(r.submit + 7, r.start + 7, r.end + 7, r.nodes) for job, r in real.items()}
+    late = {job: JobRun(r.submit + 7, r.start + 7, r.end + 7, r.nodes) for job, r in real.items()}
     assert agreement(real, late).mean_wait_ratio == 1.0
     twice = {job: ran(r.submit, r.submit + 2 * r.wait, 10, "b") for job, r in real.items()}
     doubled = agreement(real, twice)

@@ -23,7 +23,7 @@ from slurm_rl.traces.generate import WorkloadSpec, generate
 from slurm_rl.traces.native import write_native
 from slurm_rl.train.recipe import BOOKING_SIZE, CAP, STYLES
 from slurm_rl_sim.replay import Contender, prepare
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 from tests.unit.evaluate.test_paired import ROOT, call
 
 CLUSTER = Cluster("small", (NodeClass(6, "V100", 4, 16, 64.0, "gpu", 1.0),))
@@ -43,7 +43,7 @@ def by_estimate(path: Path, weight: float, **styles: dict[str, float]) -> Model:
 
 def starts(policy: PolicySpec, backfill: str = "easy") -> Array:
     prepared = prepare(BUSY, CLUSTER)
-    simulation = Simulation(prepared.workload, prepared.trace.run_time, policy, backfill=backfill)
+    simulation = ReplayState(prepared.workload, prepared.trace.run_time, policy, backfill=backfill)
     simulation.run()
     found: Array = simulation.world["live"]["start"].copy()
     return found

@@ -11,14 +11,14 @@ import pytest
 from slurm_rl.cli import main
 from slurm_rl.domain.cluster import Cluster, NodeClass, write_cluster
 from slurm_rl.errors import InputError
-from slurm_rl.evaluate.mig import Layout, advise, layouts, memory_needs, on_slices, profiles
+from slurm_rl.evaluate.mig import MigLayout, advise, layouts, memory_needs, on_slices, profiles
 from slurm_rl.place.speed import SpeedMatrix
 from slurm_rl.traces.native import write_native
 from slurm_rl.traces.trace import Trace, make_trace
 from slurm_rl_sim.replay import parse_contenders, prepare, replay
 
 TWO = Cluster("two", (NodeClass(2, "A100", 1, 16, speed=2.0),))
-SEVEN = Layout("A100", "batch", 1, 1, 2, (("A100_1g.5gb", 7),))
+SEVEN = MigLayout("A100", "batch", 1, 1, 2, (("A100_1g.5gb", 7),))
 
 
 def small_jobs(count: int = 14, mem: float = 3.0, util: float = 10.0, gpus: int = 1) -> Trace:

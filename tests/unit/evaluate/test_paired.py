@@ -14,8 +14,8 @@ import pytest
 from slurm_rl.cli.app import main
 from slurm_rl.errors import InputError
 from slurm_rl.evaluate.paired import (
+    PairedWindows,
     PolicyFigures,
-    Windows,
     before,
     compare,
     drawn_windows,
@@ -60,7 +60,7 @@ def test_replicates_move_arrivals_and_nothing_else() -> None:
 def test_drawn_windows_are_warmed_up_and_lie_within_the_span() -> None:
     trace = a_workload(1, jobs=300)
     span = (int(trace.submit_time[100]), int(trace.submit_time[-1]) + 1)
-    drawn = list(drawn_windows(trace, Windows(30, 50), span, seed=1))
+    drawn = list(drawn_windows(trace, PairedWindows(30, 50), span, seed=1))
     assert len({window for _, window in drawn}) > 5
     for part, (first, last) in drawn:
         measured = (part.submit_time >= first) & (part.submit_time < last)
@@ -69,18 +69,18 @@ def test_drawn_windows_are_warmed_up_and_lie_within_the_span() -> None:
         assert measured.sum() >= 50
         assert (~measured).sum() >= 30, "jobs before fill the cluster (some share the first one's second)"
     with pytest.raises(InputError, match="fewer than a window's 500"):
-        next(drawn_windows(trace, Windows(1, 500), span, seed=1))
+        next(drawn_windows(trace, PairedWindows(1, 500), span, seed=1))
 
 
 def test_windows_are_paired_and_ratios_are_those_of_their_means() -> None:
     trace = a_workload(1, jobs=300)
     fcfs, sjf = parse_contenders("fcfs,sjf@oracle", "easy")
-    base, best = compare(trace, CLUSTER, [sjf], base=fcfs, windows=Windows(6, 60))
+    base, best = compare(trace, CLUSTER, [sjf], base=fcfs, windows=PairedWindows(6, 60))
     assert set(base.ratio.values()) == {1.0}
     assert best.ratio["mean_wait"] == pytest.approx(best.mean["mean_wait"] / base.mean["mean_wait"])
     assert best.low["mean_bsld"] <= best.ratio["mean_bsld"] <= best.high["mean_bsld"]
     waits = []
-    for part, window in drawn_windows(trace, Windows(6, 60), None, seed=0):
+    for part, window in drawn_windows(trace, PairedWindows(6, 60), None, seed=0):
         run = replay(prepare(part, CLUSTER, window=window), [sjf])[0]
         waits.append(run.metrics["mean_wait"])
     assert best.mean["mean_wait"] == pytest.approx(np.mean(waits))

@@ -28,7 +28,7 @@ class Asked(Budget):
         self.questions += 1
         if time_limit not in self.waits:
             return None  # no service
-        return Pressure(3, 1, self.waits[time_limit], None, (time_limit or 0.0) <= self.max_time)
+        return Pressure(3, 1, self.waits[time_limit], (time_limit or 0.0) <= self.max_time)
 
 
 @pytest.fixture

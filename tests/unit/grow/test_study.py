@@ -18,12 +18,12 @@ from slurm_rl.grow import vocabulary
 from slurm_rl.grow.policies import HEURISTICS, AtPlateau, affordable, policy_of
 from slurm_rl.grow.ranking import HINDSIGHT, OTHER_SEEDS, interval, rank
 from slurm_rl.grow.reinforce import Lesson, learn
-from slurm_rl.grow.state import Choice, State, survey
+from slurm_rl.grow.state import GrowthStep, State, survey
 from slurm_rl.grow.table import Node, StudySettings, Trainings, is_done, load_cells, save_cell, simulate_cell
 from slurm_rl.grow.tasks import NAMES, data_of, task_of
 from slurm_rl.grow.walk import state_at, walk
 
-WIDEN, DEEPEN = Choice("widen", "0", 8, 2.0, 0), Choice("deepen", "0", 0, 1.5, 0)
+WIDEN, DEEPEN = GrowthStep("widen", "0", 8, 2.0, 0), GrowthStep("deepen", "0", 0, 1.5, 0)
 SMALL = StudySettings(moments=(1.0, 2.0), longest=4.0)
 
 
@@ -159,22 +159,22 @@ def test_a_policy_walks_with_what_it_would_have_seen() -> None:
 def test_reinforce_finds_the_step_that_pays_and_when() -> None:
     cells = [a_cell(f"t{i}", s, gain=0.1, late=0.3) for i in range(2) for s in range(2)]
     net, course = learn(cells, [6.0, 16.0], cells, Lesson(iterations=120), seed=1)
-    from slurm_rl.grow.learned import Learned
+    from slurm_rl.grow.learned import LearnedGrowth
 
-    policy = Learned(net)
+    policy = LearnedGrowth(net)
     assert walk(cells[0], policy, 16.0)[0] == 1, "with time it pays"
     assert walk(cells[0], policy, 6.0)[0] == 0, "in a hurry it does not"
     assert max(course) > 3.0
 
 
 def test_the_policy_in_numpy_scores_as_the_network_does() -> None:
-    from slurm_rl.grow.learned import GrowthNet, Learned, tensors_of
+    from slurm_rl.grow.learned import GrowthNet, LearnedGrowth, tensors_of
 
     torch.manual_seed(3)
     net = GrowthNet()
     for parameter in net.parameters():
         nn.init.normal_(parameter, 0.0, 0.5)
-    policy, chosen = Learned(net), set()
+    policy, chosen = LearnedGrowth(net), set()
     for i in range(60):
         width = 2 ** (1 + i % 6)
         model = nn.Sequential(*(m for _ in range(1 + i % 5) for m in (nn.Linear(width, width), nn.ReLU())))

@@ -55,7 +55,7 @@ def controller(journal: Journal) -> MakeController:
         defaults: dict[str, Any] = {"mode": "enforce", "policy": "sjf@limit", "updates_per_second": 1e4}
         config = Config(**(defaults | settings))
         made = Controller(config, slurm, journal, policy=policy, clock=lambda: slurm.now, holder=holder)
-        made.foresight.seconds = 600.0  # however busy the machine, and though kernels may be compiled
+        made.start_forecasts.seconds = 600.0  # however busy the machine, and though kernels may be compiled
         return made
 
     return make

@@ -100,6 +100,21 @@ def test_what_slurm_adds_for_a_jobs_size_is_taken_off_its_factor(controller: Mak
     assert wide.site_factor + of_wide < narrow.site_factor + of_narrow
 
 
+def test_a_size_relative_to_the_limit_is_taken_off_as_slurm_adds_it(controller: MakeController) -> None:
+    """SMALL_RELATIVE_TO_TIME (M1): half of the machine for a minute counts 100 times as much as for 100 minutes."""
+    slurm = FakeSlurm(weights=3000)
+    slurm.weights = PriorityWeights(partition=100, job_size=2900, flags=("SMALL_RELATIVE_TO_TIME",))
+    c = controller(slurm, policy=load_policy("ljf@limit"))
+    c.tick()
+    assert c.advisor is not None
+    long = c.advisor.advise(Submission("ann", "", "batch", 1, 4, 6000), NOW + 1)
+    short = c.advisor.advise(Submission("ann", "", "batch", 1, 4, 60), NOW + 1)
+    assert long is not None
+    assert short is not None
+    of_long, of_short = round(2900 / 2 / 100), round(2900 / 2)
+    assert long.site_factor + of_long > short.site_factor + of_short, "the longest goes first"
+
+
 def test_jobs_advised_during_a_tick_stay_in_line(controller: MakeController) -> None:
     """They are not in the tick's snapshot yet, but their factors are taken."""
     slurm = FakeSlurm(a_job(1, limit=1000))

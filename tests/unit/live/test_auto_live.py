@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from slurm_rl.config import Config, load
-from slurm_rl.controller.auto import AutoFile, AutoPolicies, pass_gate, policy_named
+from slurm_rl.controller.auto import AutoFile, AutoPolicies, policy_named
 from slurm_rl.controller.live import ControllerLive
 from slurm_rl.controller.site_past import SitePast
 from slurm_rl.controller.tick import Controller
@@ -18,6 +18,7 @@ from slurm_rl.domain.cluster import Cluster, NodeClass, write_cluster
 from slurm_rl.domain.promise import DEFAULT, parse_promise
 from slurm_rl.domain.trust import STEPS, Trust
 from slurm_rl.errors import InputError
+from slurm_rl.evaluate.promotion import pass_gate
 from slurm_rl.obs.journal import Journal
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.traces.generate import WorkloadSpec, generate
@@ -78,7 +79,7 @@ def test_a_choice_is_taken_over_at_the_next_tick_and_a_broken_one_is_not(journal
     assert json.loads(kept[0][5])["chosen"] == {"batch": "sjf-age@user"}, "journaled with its table"
     live = ControllerLive(c, journal)
     assert live.auto()["chosen"] == {"batch": "sjf-age@user"}
-    assert live.standing(1)["features"], "jobs are explained by the policy of their partition"
+    assert live.place_in_queue(1)["features"], "jobs are explained by the policy of their partition"
     assert live.choose() is False, "a controller without a service starts nothing"
 
 

@@ -12,7 +12,7 @@ from slurm_rl.controller.explain import board
 from slurm_rl.controller.explain.recent_waits import RecentWaits
 from slurm_rl.controller.tick import Controller
 from slurm_rl.obs.journal import Journal
-from slurm_rl.obs.queue import SORTS, QueueView, Wanted
+from slurm_rl.obs.queue import SORTS, QueueFilter, QueueView
 from slurm_rl.slurm.model import HistoryJob, SlurmNode
 
 
@@ -24,36 +24,36 @@ def view(tmp_path: Path) -> QueueView:
         slurm = FakeSlurm(*jobs, a_job(99, user="eve", reservation="later"), a_running_job(901, "n1"))
         controller = Controller(config, slurm, journal, clock=lambda: NOW)
         controller.tick()
-        assert controller.view is not None
-        return controller.view
+        assert controller.report is not None
+        return controller.report
 
 
-def ids(view: QueueView, wanted: Wanted, user: str | None = None) -> list[int]:
+def ids(view: QueueView, wanted: QueueFilter, user: str | None = None) -> list[int]:
     return [job.job_id for job in view.page(0, 100, user, wanted)[1]]
 
 
 def test_a_queue_is_searched_by_user_name_and_id(view: QueueView) -> None:
-    assert sorted(ids(view, Wanted(match="ANN"))) == [2, 4, 6, 8]
-    assert ids(view, Wanted(match="job7")) == [7]
-    assert ids(view, Wanted(match="99")) == [99]
-    assert sorted(ids(view, Wanted(match="job"), "bob")) == [1, 3, 5, 7]
-    assert view.page(0, 0, None, Wanted(match="ann"))[0] == 4
+    assert sorted(ids(view, QueueFilter(match="ANN"))) == [2, 4, 6, 8]
+    assert ids(view, QueueFilter(match="job7")) == [7]
+    assert ids(view, QueueFilter(match="99")) == [99]
+    assert sorted(ids(view, QueueFilter(match="job"), "bob")) == [1, 3, 5, 7]
+    assert view.page(0, 0, None, QueueFilter(match="ann"))[0] == 4
 
 
 def test_a_queue_is_sorted_by_what_a_row_shows(view: QueueView) -> None:
-    assert ids(view, Wanted(sort="job")) == [1, 2, 3, 4, 5, 6, 7, 8, 99]
-    assert ids(view, Wanted(sort="job", descending=True))[:2] == [99, 8]
-    gpus = [job.gpus for job in view.page(0, 100, None, Wanted(sort="gpus"))[1]]
+    assert ids(view, QueueFilter(sort="job")) == [1, 2, 3, 4, 5, 6, 7, 8, 99]
+    assert ids(view, QueueFilter(sort="job", descending=True))[:2] == [99, 8]
+    gpus = [job.gpus for job in view.page(0, 100, None, QueueFilter(sort="gpus"))[1]]
     assert gpus == sorted(gpus)
-    waits = [job.wait for job in view.page(0, 100, None, Wanted(sort="wait"))[1]]
+    waits = [job.wait for job in view.page(0, 100, None, QueueFilter(sort="wait"))[1]]
     assert waits == sorted(waits, reverse=True) or waits == sorted(waits)
     for name in SORTS:
-        assert sorted(ids(view, Wanted(sort=name))) == [1, 2, 3, 4, 5, 6, 7, 8, 99]
+        assert sorted(ids(view, QueueFilter(sort=name))) == [1, 2, 3, 4, 5, 6, 7, 8, 99]
 
 
 def test_a_partition_has_its_own_queue(view: QueueView) -> None:
-    assert len(ids(view, Wanted(partition="batch"))) == 9
-    assert ids(view, Wanted(partition="other")) == []
+    assert len(ids(view, QueueFilter(partition="batch"))) == 9
+    assert ids(view, QueueFilter(partition="other")) == []
 
 
 def test_counts_name_no_job() -> None:

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from slurm_rl.cli.explain import _text
-from slurm_rl.controller.choices import Choices
+from slurm_rl.controller.choices import LiveChoices
 from slurm_rl.controller.estimates import RunTimes
 from slurm_rl.controller.explain.place_in_queue import Ordered
 from slurm_rl.controller.live_policy import guardrails_of, load_policy
@@ -69,16 +69,16 @@ def test_a_kept_state_of_another_set_is_not_taken_up(tmp_path: Path) -> None:
     with Journal(tmp_path / "journal") as journal:
         policy, other = load_policy(BANDIT), load_policy("bandit:egreedy/sjf/fcfs")
         queue = observe(a_queue().snapshot(), RunTimes(), policy.spec)
-        choices = Choices(journal)
+        choices = LiveChoices(journal)
         memory = choices.tables(policy.spec, queue.snapshot)
         plan = policy.plan(queue.snapshot, Guardrails(), dict(queue.weights), memory=memory)
         choices.keep(queue.snapshot, plan, NOW)
-        kept = Choices(journal).tables(policy.spec, queue.snapshot)
+        kept = LiveChoices(journal).tables(policy.spec, queue.snapshot)
         assert kept is not None
         assert plan.memory is not None
         for name, table in plan.memory.items():
             assert np.array_equal(kept[name], table), name
-        fresh = Choices(journal).tables(other.spec, queue.snapshot)
+        fresh = LiveChoices(journal).tables(other.spec, queue.snapshot)
         assert fresh is not None
         assert fresh["choosers"]["decided"][0] == -math.inf
 
@@ -86,11 +86,11 @@ def test_a_kept_state_of_another_set_is_not_taken_up(tmp_path: Path) -> None:
 def test_explain_says_who_rules_and_why(controller: MakeController) -> None:
     slurm = a_queue()
     c = ticks(controller, slurm, 3)
-    view = c.view
-    assert view is not None
-    job = view.job(3)
+    report = c.report
+    assert report is not None
+    job = report.job(3)
     assert job is not None
-    said = explanation(view, job)
+    said = explanation(report, job)
     ruler = said["ruled_by"]
     assert ruler["policy"] in ("sjf@user", "fcfs", "ljf")
     assert "choices so far" in ruler["why"]
@@ -103,10 +103,10 @@ def test_other_policies_say_nothing_of_a_ruler(controller: MakeController) -> No
     slurm = a_queue()
     c = controller(slurm)
     c.tick()
-    assert c.view is not None
-    job = c.view.job(3)
+    assert c.report is not None
+    job = c.report.job(3)
     assert job is not None
-    assert explanation(c.view, job)["ruled_by"] == {}
+    assert explanation(c.report, job)["ruled_by"] == {}
 
 
 def test_asking_about_a_job_changes_no_choice(controller: MakeController) -> None:
@@ -115,8 +115,8 @@ def test_asking_about_a_job_changes_no_choice(controller: MakeController) -> Non
     assert c.observed is not None
     queue, plan = c.observed
     ordered = Ordered(queue, plan, c.policy, guardrails_of(c.config))
-    standing = ordered.standing(3)
-    assert standing is not None
-    assert standing.contributions()
-    standing.moves()
+    place = ordered.place_of(3)
+    assert place is not None
+    assert place.contributions()
+    place.moves()
     assert int(ordered.world["choosers"]["decisions"][0]) == plan.rulers[0].decisions

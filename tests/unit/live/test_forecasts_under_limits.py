@@ -70,7 +70,7 @@ def a_site_of_two_partitions(*jobs: Any) -> FakeSlurm:
 
 
 def asked(c: Controller, **wish: Any) -> dict[str, Any]:
-    c.foresight.seconds = 600.0
+    c.start_forecasts.seconds = 600.0
     live = ControllerLive(c, c.journal)
     return live.when({"gpus": 8, "gpu_type": "a100", "limit": 3600, "partition": "other"} | wish)
 

@@ -16,7 +16,7 @@ from slurm_rl.controller.undo import undo
 from slurm_rl.errors import InputError
 from slurm_rl.obs.journal import Journal, Steered
 from slurm_rl.place.problem import Weights
-from slurm_rl.slurm.findings import Site
+from slurm_rl.slurm.findings import SiteFacts
 from slurm_rl.slurm.gpufeatures import examine_lever, feature_names, lacking
 from slurm_rl.slurm.model import JobUpdate, SlurmNode, SlurmState, UpdateResult, UpdateStatus
 from slurm_rl.slurm.release import Release
@@ -336,7 +336,7 @@ def test_features_may_have_other_names_than_types(tmp_path: Path) -> None:
 def test_the_doctor_checks_the_names(lever: str, setting: str, codes: list[str]) -> None:
     slurm = MixedSlurm()
     state = slurm.snapshot()
-    site = Site(state.release, {}, state.weights, state.nodes, state.partitions, slurm.health())
+    site = SiteFacts(state.release, {}, state.weights, state.nodes, state.partitions, slurm.health())
     assert [f"{f.code} {f.severity.name.lower()}" for f in examine_lever(site, lever, setting)] == codes
 
 

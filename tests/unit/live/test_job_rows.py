@@ -93,7 +93,7 @@ def same(a: LiveQueue, b: LiveQueue) -> None:
         left, right = a.snapshot.world[table], b.snapshot.world[table]
         assert left.tobytes() == right.tobytes(), table
     assert running(a) == running(b)
-    for name in ("base", "site", "queue", "estimate", "spread"):
+    for name in ("base", "site", "line", "estimate", "spread"):
         assert np.array_equal(getattr(a, name), getattr(b, name)), name
     assert a.jobs == b.jobs
     assert (a.left_alone, a.never, a.gpu_types) == (b.left_alone, b.never, b.gpu_types)

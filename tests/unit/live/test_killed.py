@@ -58,7 +58,7 @@ def scenario(slurm, kill, path):
     journal = kill.open(path)
     config = Config(mode="enforce", policy="sjf@limit", updates_per_second=1e4, placement_lever="features")
     c = Controller(config, slurm, journal, clock=lambda: slurm.now)
-    c.foresight.seconds = 0.0  # forecasts write neither to Slurm nor to this journal
+    c.start_forecasts.seconds = 0.0  # forecasts write neither to Slurm nor to this journal
     for i in range(4):
         slurm.submit(limit=600 * (9 - i))
     array = slurm.submit(tasks=3, limit=60)

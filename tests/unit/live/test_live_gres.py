@@ -157,4 +157,4 @@ def test_a_job_in_two_partitions_goes_to_the_higher_tier_first_and_is_planned_on
     jobs = [msgspec.structs.replace(a_job(i, gpus=8, waited=100 - i), partitions=("slow", "fast")) for i in (1, 2, 3)]
     view = seen(jobs, *nodes, partitions=partitions)
     assert planned(view) == {1: ["n2"], 2: ["n1"]}
-    assert len(set(view.queue.tolist())) == 1
+    assert len(set(view.line.tolist())) == 1

@@ -12,7 +12,7 @@ from typing import Any
 
 from slurm_rl.config import Config
 from slurm_rl.controller.live import ControllerLive
-from slurm_rl.grow.pressure import Pressure, ask_pressure
+from slurm_rl.grow.pressure import ask_pressure
 from slurm_rl.obs.journal import Journal
 from slurm_rl.obs.queue import JobView
 from slurm_rl.serve.ask import ask
@@ -78,7 +78,6 @@ def test_a_limit_beyond_the_partitions_is_not_allowed() -> None:
 
 def test_no_service_no_word(tmp_path: Path) -> None:
     assert ask_pressure(tmp_path / "none", partition="batch", gpus=1) is None
-    assert Pressure(1, 0, None).wait_range is None
 
 
 def test_the_service_answers_on_its_socket(controller: MakeController, journal: Journal) -> None:

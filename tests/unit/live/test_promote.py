@@ -18,9 +18,10 @@ from safetensors.numpy import save
 
 from slurm_rl.cli import main
 from slurm_rl.controller.live_policy import load_policy
-from slurm_rl.controller.promote import RULES, Promotions, Verdict, judge
+from slurm_rl.controller.promote import Promotions
 from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.errors import InputError, ModelError
+from slurm_rl.evaluate.promotion import RULES, Verdict, judge
 from slurm_rl.obs.journal import Journal
 from slurm_rl.policy.checkpoint import MANIFEST, WEIGHTS, Model, load_model, save_model
 from slurm_rl.policy.features import JOB_FEATURES
@@ -284,9 +285,9 @@ def test_a_networks_queue_can_be_explained_and_joined(controller: MakeController
     c = controller(slurm, policy=load_policy(f"rl:{tmp_path}/short"))
     c.tick()
     assert c.observed is not None
-    standing = Ordered(*c.observed, c.policy, Guardrails(0.5)).standing(1)
-    assert standing is not None
-    (first, *_) = standing.contributions()
+    place = Ordered(*c.observed, c.policy, Guardrails(0.5)).place_of(1)
+    assert place is not None
+    (first, *_) = place.contributions()
     assert (first.feature, first.places < 0) == ("run time", True)
     assert c.advisor is not None
     quick = c.advisor.advise(Submission("ann", "", "batch", 1, 4, 900), slurm.now)

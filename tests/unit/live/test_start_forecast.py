@@ -19,7 +19,7 @@ from slurm_rl.controller.limit_advice import RunsOfUsers, duration
 from slurm_rl.controller.live import ControllerLive
 from slurm_rl.controller.tick import Controller
 from slurm_rl.errors import InputError
-from slurm_rl.obs.foresight import ForecastStore
+from slurm_rl.obs.forecast_store import ForecastStore
 from slurm_rl.slurm.model import HistoryJob, SlurmPartition
 from slurm_rl_sim.residuals import Residuals
 
@@ -43,7 +43,7 @@ def told(c: Controller, scene: LiveScene) -> dict[int, float]:
     """Median waits by job id."""
     raw = foretell(scene.scene(), np.array(scene.waiting), np.random.default_rng(1), most=5, seconds=600.0)
     assert raw is not None
-    return {scene.view.jobs[row].job_id: one.median for row, one in zip(scene.waiting, raw, strict=True)}
+    return {scene.queue.jobs[row].job_id: one.median for row, one in zip(scene.waiting, raw, strict=True)}
 
 
 def a_full_cluster(*jobs: Any, **config: str) -> FakeSlurm:
@@ -63,8 +63,8 @@ def test_starts_are_foreseen_one_after_the_other(controller: MakeController, mod
 def test_a_job_that_fits_now_starts_now(controller: MakeController) -> None:
     c = controller(FakeSlurm(a_job(1, gpus=4), a_running_job(901, "n1")))
     c.tick()
-    assert c.view is not None
-    row = c.view.job(1)
+    assert c.report is not None
+    row = c.report.job(1)
     assert row is not None
     assert (row.expected_start, row.expected_range, row.expected_made) == (NOW, (NOW, NOW), NOW)
 
@@ -115,8 +115,8 @@ def test_forecasts_are_recorded_and_scored_by_what_happens(controller: MakeContr
     slurm = a_full_cluster(*jobs)
     c = controller(slurm, mode="shadow")
     c.tick()
-    assert c.foresight.skill.forecasts == 0
-    assert str(c.foresight.skill) == "no forecast has come true yet"
+    assert c.start_forecasts.skill.forecasts == 0
+    assert str(c.start_forecasts.skill) == "no forecast has come true yet"
     # Job 1 starts 3,000 s later, job 2 at once, job 3 is cancelled.
     slurm.now = NOW + 3060
     for job_id, start in ((1, NOW + 3000), (2, NOW)):
@@ -126,7 +126,7 @@ def test_forecasts_are_recorded_and_scored_by_what_happens(controller: MakeContr
     rows = c.forecasts.latest(10)
     assert {r.key[0]: r.wait for r in rows} == {1: 3000.0, 2: 0.0, 3: None}
     held = [low <= r.wait <= high for r in rows if r.wait is not None for _, low, high in [r.told]]
-    skill = c.foresight.skill
+    skill = c.start_forecasts.skill
     assert (skill.forecasts, skill.held) == (2, sum(held) / 2)
     assert "of 2 forecasts in 7 days" in str(skill)
     assert f"slurmrl_forecast_held_ratio {sum(held) / 2}" in c.metrics.text().decode()
@@ -145,7 +145,7 @@ def test_a_forecast_is_recorded_again_after_an_hour_not_at_every_tick(controller
     c = controller(slurm, mode="shadow")
     for later in (0, 60, 120, 3700):
         slurm.now = NOW + later
-        c.foresight._rested = 0.0
+        c.start_forecasts._rested = 0.0
         c.tick()
     assert [r.made - NOW for r in c.forecasts.latest(10)] == [0, 3700]
 
@@ -311,10 +311,10 @@ def test_the_scene_is_not_of_the_future(controller: MakeController) -> None:
     recent = RecentJobs()
     recent.see([a_job(50, waited=5000)], NOW - 9000)
     scene = a_scene(c, recent)
-    assert [scene.view.jobs[j].job_id for j in scene.view.snapshot.pending] == [1]
+    assert [scene.queue.jobs[j].job_id for j in scene.queue.snapshot.pending] == [1]
     made = scene.scene()
     assert made.past is not None
-    assert [scene.view.jobs[j].job_id for j in made.past.jobs] == [50]
+    assert [scene.queue.jobs[j].job_id for j in made.past.jobs] == [50]
     assert replace(made, past=None).past is None
 
 

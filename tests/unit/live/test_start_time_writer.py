@@ -89,12 +89,12 @@ def test_a_job_waits_for_the_faster_type_and_starts_when_it_is_free(tmp_path: Pa
     controller.tick()
     ((job, until),) = slurm.starts()
     assert (job, until > NOW + 300, until <= NOW + 4 * HOUR) == (1, True, True)
-    assert controller.view is not None
-    row = controller.view.job(1)
+    assert controller.report is not None
+    row = controller.report.job(1)
     assert row is not None
     assert row.deferred_until == until, "the queue shows it as ordered, and deferred"
     assert "deferred" in row.why
-    assert controller.view.deferrals["jobs"] == 1
+    assert controller.report.deferrals["jobs"] == 1
 
     slurm.now += 10
     controller.tick()
@@ -113,7 +113,7 @@ def test_a_job_waits_for_the_faster_type_and_starts_when_it_is_free(tmp_path: Pa
     assert value(controller, "slurmrl_deferrals_total") == 1
     assert value(controller, "slurmrl_deferred_ended_total", outcome="awaited_type") == 1
     assert value(controller, "slurmrl_deferral_rate", kind="success") == 1.0
-    assert controller.view.deferrals == {
+    assert controller.report.deferrals == {
         "jobs": 0,
         "made": 1,
         "allocation_rate": 1.0,
@@ -310,8 +310,8 @@ def test_a_cancelled_job_that_is_requeued_after_the_undo_may_start(tmp_path: Pat
     controller.tick()
     ended = slurm.jobs.pop(1)
     controller.tick()
-    assert controller.view is not None
-    assert controller.view.deferrals["jobs"] == 0, "it does not wait"
+    assert controller.report is not None
+    assert controller.report.deferrals["jobs"] == 0, "it does not wait"
     done = undo(slurm, controller.journal, clock=lambda: slurm.now, sleep=lambda seconds: None)
     assert (done.deferred, done.ended) == (0, 1)
     slurm.jobs[1] = msgspec.structs.replace(ended, submit_time=int(slurm.now), restarts=1)

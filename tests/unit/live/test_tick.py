@@ -1,4 +1,4 @@
-"""The controller's cycle on a Slurm in memory: order, bounds, dead band, budgets, modes and who may lead."""
+"""The controller's tick on a Slurm in memory: order, bounds, dead band, budgets, modes and who may lead."""
 
 from __future__ import annotations
 
@@ -157,12 +157,12 @@ def test_a_budget_shared_by_several_queues_leaves_none_in_worse_order(controller
             c.tick()
             assert c.observed is not None
             view, plan = c.observed
-            for queue in set(view.queue[list(plan.order)].tolist()):
-                mine = [j for j in plan.order if view.queue[j] == queue]
+            for line in set(view.line[list(plan.order)].tolist()):
+                mine = [j for j in plan.order if view.line[j] == line]
                 factors = [slurm.site_factors()[view.jobs[j].job_id] for j in mine]
                 wrong = _inversions(view.base[mine].tolist(), factors)
-                assert wrong <= seen.get(queue, wrong), (seed, queue)
-                seen[queue] = wrong
+                assert wrong <= seen.get(line, wrong), (seed, line)
+                seen[line] = wrong
         assert list(seen.values()) == [0, 0]
 
 
@@ -209,8 +209,8 @@ def test_some_jobs_are_left_alone(controller: MakeController, why: str, change: 
     c = controller(slurm)
     c.tick()
     assert 6 not in {u.job_id for u in slurm.written}
-    assert c.view is not None
-    row = c.view.job(6)
+    assert c.report is not None
+    row = c.report.job(6)
     assert row is not None
     assert row.rank == -1
 
@@ -247,8 +247,8 @@ def test_a_job_that_starved_goes_first(controller: MakeController) -> None:
     c = controller(slurm)
     c.tick()
     assert slurm.order() == [1, 6, 5, 4, 3, 2]
-    assert c.view is not None
-    row = c.view.job(1)
+    assert c.report is not None
+    row = c.report.job(1)
     assert row is not None
     assert row.promoted
 
@@ -261,8 +261,8 @@ def test_the_lane_lets_the_oldest_go_first_and_counts_what_it_started(
     c = controller(slurm, starvation="lane", lane_share=0.3, state_dir=str(tmp_path))
     c.tick()
     assert slurm.order() == [1, 6, 5, 4, 3, 2]
-    assert c.view is not None
-    row = c.view.job(1)
+    assert c.report is not None
+    row = c.report.job(1)
     assert row is not None
     assert row.why == "1 of 6: goes first within the lane: 0% of 30% used"
     # Once it runs, all that was started was started by the lane: the next one waits for its share.
@@ -270,7 +270,7 @@ def test_the_lane_lets_the_oldest_go_first_and_counts_what_it_started(
     slurm.jobs[2] = a_job(2, limit=9000, waited=199_000)
     c.tick()
     assert [share.lane / share.started for share in c.lane.shares.values()] == [1.0]
-    row = c.view.job(2)
+    row = c.report.job(2)
     assert row is not None
     assert not row.promoted
     assert LaneBook(Path(c.config.state_dir)).shares == c.lane.shares, "a restart does not open it anew"
@@ -558,8 +558,8 @@ def test_a_job_that_is_exempt_loses_the_factor_it_had_from_us(
     c = controller(slurm, holder="a", **settings)
     c.tick()
     assert (slurm.site_factors()[6], slurm.site_factors()[50]) == (0, 77)
-    assert c.view is not None
-    row = c.view.job(6)
+    assert c.report is not None
+    row = c.report.job(6)
     assert row is not None
     assert why in row.why
     slurm.written.clear()
@@ -594,8 +594,8 @@ def test_a_priority_set_by_hand_is_left_alone_and_told(controller: MakeControlle
     for _ in range(3):
         tick = c.tick()
         assert (tick.drifted, slurm.written) == (0, [])
-    assert c.view is not None
-    row = c.view.job(3)
+    assert c.report is not None
+    row = c.report.job(3)
     assert row is not None
     assert (row.rank, row.why) == (-1, "its priority was set by hand (scontrol update Priority=…)")
     assert undo(slurm, journal, clock=lambda: NOW).acknowledged == 1, "it keeps our factor, unseen, until it is undone"

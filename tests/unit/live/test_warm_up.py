@@ -47,11 +47,11 @@ with tempfile.TemporaryDirectory() as directory:
         loaded.clear()
 
         def tick():
-            controller.foresight._rested = 0.0
+            controller.start_forecasts._rested = 0.0
             slurm.now += 70
             assert controller.tick().outcome == "done"
             for job in (2, 3):
-                live.standing(job)
+                live.place_in_queue(job)
                 live.around(job)
             live.advise({"user_id": 0, "time_limit_min": 3, "gpus": 1})
             live.when({"limit": 600, "gpus": 1})

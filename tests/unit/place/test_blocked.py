@@ -14,7 +14,7 @@ from slurm_rl.place.plan import Planner, PlannerSettings, _Map
 from slurm_rl.place.problem import PlacementProblem, Weights
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl.traces.trace import Trace, make_trace
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 from slurm_rl_sim.workload import requests_of, sorted_by_id
 
 _CLUSTER = Cluster(
@@ -31,8 +31,8 @@ def _blocked(w: Record, s: int, n: int, units: int) -> float:
     return blocked(w, s, NOW, n, units)
 
 
-def simulated(trace: Trace, cluster: Cluster, weights: Weights) -> Simulation:
-    return Simulation(
+def simulated(trace: Trace, cluster: Cluster, weights: Weights) -> ReplayState:
+    return ReplayState(
         build(requests_of(trace), cluster),
         trace.run_time,
         parse_policy("fcfs"),

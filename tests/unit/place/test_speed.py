@@ -8,7 +8,7 @@ import pytest
 
 from slurm_rl.domain.cluster import published_speed
 from slurm_rl.errors import InputError
-from slurm_rl.place.speed import Ran, SpeedMatrix, learn_speeds, parse_speeds, read_speeds
+from slurm_rl.place.speed import FinishedRun, SpeedMatrix, learn_speeds, parse_speeds, read_speeds
 
 
 def test_published_figures_go_by_the_longest_name_that_fits() -> None:
@@ -33,20 +33,22 @@ def test_a_wrong_speed_is_named(text: str) -> None:
 
 def test_jobs_that_ran_on_two_types_move_their_ratio_away_from_what_is_published() -> None:
     # Published: an A100 is twice a V100. These jobs took a quarter of the time on it, many times over.
-    history = [Ran("ann", "train", 4, "a100", 100.0), Ran("ann", "train", 4, "v100", 400.0)] * 200
+    history = [FinishedRun("ann", "train", 4, "a100", 100.0), FinishedRun("ann", "train", 4, "v100", 400.0)] * 200
     matrix = learn_speeds(history)
     assert matrix.speed("a100") / matrix.speed("v100") == pytest.approx(4.0, rel=0.05)
 
 
 def test_one_comparison_moves_it_a_little() -> None:
-    matrix = learn_speeds([Ran("ann", "train", 4, "a100", 100.0), Ran("ann", "train", 4, "v100", 400.0)])
+    matrix = learn_speeds(
+        [FinishedRun("ann", "train", 4, "a100", 100.0), FinishedRun("ann", "train", 4, "v100", 400.0)]
+    )
     # Each of the two types is held by 4 and drawn by 1: the log ratio goes from ln 2 a third of the way to ln 4.
     assert matrix.speed("a100") / matrix.speed("v100") == pytest.approx(2.0 * 2.0 ** (1 / 3), rel=0.01)
 
 
 def test_a_class_of_jobs_has_its_own_speeds() -> None:
-    alike = [Ran("ann", "train", 1, "a100", 100.0), Ran("ann", "train", 1, "t4", 1000.0)] * 100
-    flat = [Ran("bob", "eval", 1, "a100", 100.0), Ran("bob", "eval", 1, "t4", 110.0)] * 100
+    alike = [FinishedRun("ann", "train", 1, "a100", 100.0), FinishedRun("ann", "train", 1, "t4", 1000.0)] * 100
+    flat = [FinishedRun("bob", "eval", 1, "a100", 100.0), FinishedRun("bob", "eval", 1, "t4", 110.0)] * 100
     matrix = learn_speeds(alike + flat)
 
     def ratio(user: str, name: str) -> float:
@@ -58,7 +60,10 @@ def test_a_class_of_jobs_has_its_own_speeds() -> None:
 
 
 def test_jobs_of_different_sizes_are_not_compared() -> None:
-    assert learn_speeds([Ran("a", "x", 1, "a100", 10.0), Ran("a", "x", 8, "v100", 1000.0)]).speed("a100") == 2.0
+    assert (
+        learn_speeds([FinishedRun("a", "x", 1, "a100", 10.0), FinishedRun("a", "x", 8, "v100", 1000.0)]).speed("a100")
+        == 2.0
+    )
 
 
 def test_a_matrix_is_read_from_a_file(tmp_path: Path) -> None:

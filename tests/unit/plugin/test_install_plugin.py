@@ -48,7 +48,7 @@ def lua() -> Lua:
     return Lua(LUA, LUA.removeprefix("lua"))
 
 
-def install(etc: Path, **options: object) -> plugin.Outcome:
+def install(etc: Path, **options: object) -> plugin.PluginOutcome:
     return plugin.install(etc, lua(), **options)  # type: ignore[arg-type]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.domain.limits import limits_from
-from slurm_rl.evaluate.forecasts import Learned, scene_of
+from slurm_rl.evaluate.forecasts import ReplayEstimator, scene_of
 from slurm_rl.policy.catalogue import BY_LIMIT
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl_sim import forward
@@ -20,7 +20,7 @@ from slurm_rl_sim.forward import (
     DAY,
     Past,
     Scene,
-    Site,
+    SiteRules,
     _arrivals,
     _present,
     _run,
@@ -30,16 +30,18 @@ from slurm_rl_sim.forward import (
 )
 from slurm_rl_sim.replay import prepare
 from slurm_rl_sim.residuals import Residuals
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 from tests.builders import Job, a_cluster, a_job, a_trace
 
 
 def a_moment(jobs: list[Job], cluster: Cluster, now: int, policy: str = "fcfs", backfill: str = "easy") -> Scene:
     """The scene at a moment of the replay of these jobs."""
     prepared = prepare(a_trace(jobs), cluster)
-    simulation = Simulation(prepared.workload, prepared.trace.run_time, parse_policy(policy), backfill=backfill)
+    simulation = ReplayState(prepared.workload, prepared.trace.run_time, parse_policy(policy), backfill=backfill)
     simulation.run(now)
-    return scene_of(simulation, Site(parse_policy(policy), backfill, "first-fit"), Learned(prepared.workload), now)
+    return scene_of(
+        simulation, SiteRules(parse_policy(policy), backfill, "first-fit"), ReplayEstimator(prepared.workload), now
+    )
 
 
 def with_run_times(scene: Scene, runs: list[int]) -> Scene:
@@ -66,11 +68,11 @@ def test_the_future_of_a_replay_is_the_replay(policy: str, rule: str) -> None:
             jobs.append(a_job(int(rng.integers(0, 1000)), run, 2 * run, gpus=gpus, user=user, name=f"n{i % 3}"))
         jobs.sort(key=lambda job: (job.submit, job.id))
         prepared = prepare(a_trace(jobs), cluster)
-        simulation = Simulation(prepared.workload, prepared.trace.run_time, parse_policy(policy), backfill=rule)
+        simulation = ReplayState(prepared.workload, prepared.trace.run_time, parse_policy(policy), backfill=rule)
         now = 1200
         simulation.run(now)
-        learned = Learned(prepared.workload)
-        scene = scene_of(simulation, Site(parse_policy(policy), rule, "first-fit"), learned, now)
+        learned = ReplayEstimator(prepared.workload)
+        scene = scene_of(simulation, SiteRules(parse_policy(policy), rule, "first-fit"), learned, now)
         targets = scene.pending[:]
         assert len(targets) > 5
         present = _present(scene)
@@ -97,9 +99,9 @@ def test_the_future_goes_by_limits_as_the_replay_does(rule: str) -> None:
     jobs.sort(key=lambda job: (job.submit, job.id))
     prepared = prepare(a_trace(jobs), cluster, limits=limits)
     policy = parse_policy("fcfs")
-    simulation = Simulation(prepared.workload, prepared.trace.run_time, policy, backfill=rule)
+    simulation = ReplayState(prepared.workload, prepared.trace.run_time, policy, backfill=rule)
     simulation.run(1200)
-    scene = scene_of(simulation, Site(policy, rule, "first-fit"), Learned(prepared.workload), 1200)
+    scene = scene_of(simulation, SiteRules(policy, rule, "first-fit"), ReplayEstimator(prepared.workload), 1200)
     assert len(scene.running) > 1
     assert len(scene.pending) > 20
     nobody = np.zeros(0, np.int64)
@@ -114,11 +116,11 @@ def test_the_future_goes_by_limits_as_the_replay_does(rule: str) -> None:
 def test_asking_changes_nothing_of_the_replay() -> None:
     jobs = [a_job(i, 500, 900, gpus=2) for i in range(20)]
     prepared = prepare(a_trace(jobs), a_cluster(NodeClass(1, cpus=8, gpus=4)))
-    simulation = Simulation(prepared.workload, prepared.trace.run_time, parse_policy("multifactor"))
+    simulation = ReplayState(prepared.workload, prepared.trace.run_time, parse_policy("multifactor"))
     simulation.run(100)
     names = ("jobs", "live", "requests", "pools", "free", "total", "entries", "users", "groups", "running", "queue")
     before = {name: simulation.world[name].tobytes() for name in names}
-    scene = scene_of(simulation, Site(parse_policy("multifactor")), Learned(prepared.workload), 100)
+    scene = scene_of(simulation, SiteRules(parse_policy("multifactor")), ReplayEstimator(prepared.workload), 100)
     draw_starts(scene, scene.pending, 4, np.random.default_rng(1))
     assert {name: simulation.world[name].tobytes() for name in names} == before
 

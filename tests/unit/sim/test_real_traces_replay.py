@@ -13,7 +13,7 @@ from slurm_rl.policy.registry import parse_policy
 from slurm_rl.traces.limits import with_time_limits
 from slurm_rl.traces.read import read_trace
 from slurm_rl.traces.trace import Trace
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 from slurm_rl_sim.state import COMPLETED, KILLED, REJECTED
 from slurm_rl_sim.workload import requests_of, sorted_by_id
 
@@ -43,7 +43,7 @@ def test_nothing_is_lost(name: str, policy: str) -> None:
     trace = a_trace(name)
     trace = trace.take(np.arange(min(len(trace), MOST[policy])))
     workload = build(requests_of(trace), read_cluster(SHARED / f"{name}.cluster.json"))
-    simulation = Simulation(workload, trace.run_time.astype(np.float64), parse_policy(policy), backfill="easy")
+    simulation = ReplayState(workload, trace.run_time.astype(np.float64), parse_policy(policy), backfill="easy")
     assert simulation.run()
     live = simulation.world["live"]
     count = np.bincount(live["state"], minlength=6)

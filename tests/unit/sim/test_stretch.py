@@ -13,7 +13,7 @@ from slurm_rl.traces.trace import Labels
 from slurm_rl_sim.metrics import metrics
 from slurm_rl_sim.replay import Prepared, prepare
 from slurm_rl_sim.result import result_of
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 from slurm_rl_sim.stretch import stretch
 from tests.unit.test_decide import CLUSTER, a_workload
 
@@ -21,7 +21,7 @@ FIRST, LAST = 40, 130
 
 
 def replayed(prepared: Prepared, policy: str, backfill: str, placement: str) -> tuple[list[int], dict[str, object]]:
-    simulation = Simulation(
+    simulation = ReplayState(
         prepared.workload, prepared.trace.run_time, parse_policy(policy), backfill=backfill, placement=placement
     )
     simulation.run()

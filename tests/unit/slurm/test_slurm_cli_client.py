@@ -62,13 +62,13 @@ def test_a_snapshot_holds_everything(site: Fake) -> None:
 
 def test_rare_parts_of_requests_are_asked_of_new_jobs_alone(site: Fake) -> None:
     client, asked = CliClient(), []
-    read = client._read_asks
+    read = client._read_details
 
-    def noted(*jobs: int) -> dict[int, squeue_more.Asks]:
+    def noted(*jobs: int) -> dict[int, squeue_more.RequestDetails]:
         asked.append(jobs)
         return read(*jobs)
 
-    client._read_asks = noted  # type: ignore[method-assign]
+    client._read_details = noted  # type: ignore[method-assign]
     first = client.snapshot()
     assert asked == [()]
     again = client.snapshot()

@@ -16,7 +16,7 @@ import pytest
 from slurm_rl.cli import main
 from slurm_rl.slurm import inspect, scontrol
 from slurm_rl.slurm.doctor import examine, examine_socket, unreachable
-from slurm_rl.slurm.findings import Finding, LuaPlugin, Severity, Site, SocketFile, worst
+from slurm_rl.slurm.findings import Finding, LuaPlugin, Severity, SiteFacts, SocketFile, worst
 from slurm_rl.slurm.installation import examine_installation
 from slurm_rl.slurm.model import Health, SlurmNode
 from slurm_rl.slurm.release import Release
@@ -25,10 +25,10 @@ OK, INFO, WARNING, ERROR = Severity.OK, Severity.INFO, Severity.WARNING, Severit
 
 
 @pytest.fixture
-def healthy(recorded: Callable[[str], str]) -> Site:
+def healthy(recorded: Callable[[str], str]) -> SiteFacts:
     """The lab's recorded site, with the plugin and a fixed Slurm: nothing to complain about."""
     config = scontrol.config(recorded("22.05/config.txt")) | {"JobSubmitPlugins": "lua"}
-    return Site(
+    return SiteFacts(
         release=Release(22, 5, 9),
         config=config,
         weights=scontrol.weights(config),
@@ -39,22 +39,22 @@ def healthy(recorded: Callable[[str], str]) -> Site:
     )
 
 
-def with_config(site: Site, **settings: str) -> Site:
+def with_config(site: SiteFacts, **settings: str) -> SiteFacts:
     config = dict(site.config) | settings
     return replace(site, config=config, weights=scontrol.weights(config))
 
 
-def found(site: Site, code: str) -> Finding:
+def found(site: SiteFacts, code: str) -> Finding:
     """The one finding with this code."""
     (finding,) = [f for f in examine(site) if f.code == code]
     return finding
 
 
-def test_a_healthy_site_has_nothing_to_change(healthy: Site) -> None:
+def test_a_healthy_site_has_nothing_to_change(healthy: SiteFacts) -> None:
     assert {f.code for f in examine(healthy) if f.severity is not OK} == {"release-lacks"}
 
 
-def test_every_finding_above_ok_says_why(healthy: Site) -> None:
+def test_every_finding_above_ok_says_why(healthy: SiteFacts) -> None:
     sick = replace(
         with_config(
             healthy,
@@ -124,29 +124,29 @@ FAULTS: list[Fault] = [
 
 @pytest.mark.parametrize(("settings", "code", "severity", "remedy"), FAULTS, ids=[f[1] for f in FAULTS])
 def test_a_fault_in_slurm_conf(
-    healthy: Site, settings: dict[str, str], code: str, severity: Severity, remedy: str
+    healthy: SiteFacts, settings: dict[str, str], code: str, severity: Severity, remedy: str
 ) -> None:
     finding = found(with_config(healthy, **settings), code)
     assert (finding.severity, finding.remedy) == (severity, remedy)
 
 
-def test_all_weights_zero(healthy: Site) -> None:
+def test_all_weights_zero(healthy: SiteFacts) -> None:
     zero = {f"PriorityWeight{name}": "0" for name in ("Age", "Assoc", "FairShare", "JobSize", "Partition", "QOS")}
     assert found(with_config(healthy, **zero), "weights").severity is ERROR
 
 
-def test_ageing_that_slurm_ignores(healthy: Site) -> None:
+def test_ageing_that_slurm_ignores(healthy: SiteFacts) -> None:
     finding = found(with_config(healthy, AccountingStorageType="accounting_storage/none"), "weight-age")
     assert (finding.severity, finding.remedy) == (WARNING, "AccountingStorageType=accounting_storage/slurmdbd")
 
 
-def test_default_memory_set_by_every_partition_will_do(healthy: Site) -> None:
+def test_default_memory_set_by_every_partition_will_do(healthy: SiteFacts) -> None:
     site = with_config(healthy, DefMemPerCPU="UNLIMITED")
     partitions = tuple(msgspec.structs.replace(p, has_default_memory=True) for p in site.partitions)
     assert all(f.code != "default-memory" for f in examine(replace(site, partitions=partitions)))
 
 
-def test_an_unknown_release_is_an_error(healthy: Site) -> None:
+def test_an_unknown_release_is_an_error(healthy: SiteFacts) -> None:
     finding = found(replace(healthy, release=Release(31, 5)), "release")
     assert finding.severity is ERROR
     assert "never written" in finding.what
@@ -162,7 +162,7 @@ def test_an_unknown_release_is_an_error(healthy: Site) -> None:
     ],
 )
 def test_what_a_release_lacks_is_told_with_what_we_do(
-    healthy: Site, running: Release, untried: str, missing: list[str]
+    healthy: SiteFacts, running: Release, untried: str, missing: list[str]
 ) -> None:
     findings = examine(replace(healthy, release=running))
     told = [f for f in findings if f.code == "release-lacks"]
@@ -173,14 +173,14 @@ def test_what_a_release_lacks_is_told_with_what_we_do(
     )
 
 
-def test_metrics_that_slurmctld_could_export_are_named(healthy: Site) -> None:
+def test_metrics_that_slurmctld_could_export_are_named(healthy: SiteFacts) -> None:
     newest = replace(healthy, release=Release(26, 5, 5))
     assert found(newest, "openmetrics").remedy == "MetricsType=metrics/openmetrics"
     exporting = replace(newest, config={**newest.config, "MetricsType": "metrics/openmetrics"})
     assert all(f.code != "openmetrics" for f in examine(exporting))
 
 
-def test_prefer_before_its_fix(healthy: Site) -> None:
+def test_prefer_before_its_fix(healthy: SiteFacts) -> None:
     assert found(replace(healthy, release=Release(22, 5, 8)), "prefer").remedy == "update Slurm to 22.05.9 or later"
     assert all(f.code != "prefer" for f in examine(replace(healthy, release=Release(25, 5, 0))))
 
@@ -195,7 +195,7 @@ def test_prefer_before_its_fix(healthy: Site) -> None:
         (LuaPlugin(version="5.4", has_socket=True), "lua", OK),
     ],
 )
-def test_lua(healthy: Site, lua: LuaPlugin, code: str, severity: Severity) -> None:
+def test_lua(healthy: SiteFacts, lua: LuaPlugin, code: str, severity: Severity) -> None:
     assert found(replace(healthy, lua=lua), code).severity is severity
 
 
@@ -206,34 +206,34 @@ def test_lua_is_looked_up_in_the_plugin_itself(tmp_path: Path) -> None:
     assert inspect.lua_plugin(tmp_path).version == ""
 
 
-def test_gpus_without_type(healthy: Site) -> None:
+def test_gpus_without_type(healthy: SiteFacts) -> None:
     node = SlurmNode(name="old1", state="IDLE", gpus={"": 4})
     finding = found(replace(healthy, nodes=(*healthy.nodes, node)), "gpu-types")
     assert (finding.severity, finding.remedy) == (WARNING, "NodeName=old1 Gres=gpu:TYPE:4")
 
 
-def test_gpu_types_that_are_no_features(healthy: Site) -> None:
+def test_gpu_types_that_are_no_features(healthy: SiteFacts) -> None:
     node = SlurmNode(name="gpu9", state="IDLE", gpus={"h100": 8}, features=("ib",))
     finding = found(replace(healthy, nodes=(*healthy.nodes, node)), "gpu-features")
     assert (finding.severity, finding.remedy) == (WARNING, "NodeName=gpu9 Features=ib,h100")
 
 
-def test_one_type_only_needs_no_features(healthy: Site) -> None:
+def test_one_type_only_needs_no_features(healthy: SiteFacts) -> None:
     node = SlurmNode(name="gpu9", state="IDLE", gpus={"h100": 8})
     assert all(f.code != "gpu-features" for f in examine(replace(healthy, nodes=(node,))))
 
 
-def test_no_gpus_at_all(healthy: Site) -> None:
+def test_no_gpus_at_all(healthy: SiteFacts) -> None:
     assert found(replace(healthy, nodes=(SlurmNode(name="c1", state="IDLE"),)), "gpus").severity is WARNING
 
 
-def test_several_tiers_are_mentioned(healthy: Site) -> None:
+def test_several_tiers_are_mentioned(healthy: SiteFacts) -> None:
     (batch,) = healthy.partitions
     urgent = msgspec.structs.replace(batch, name="urgent", priority_tier=10)
     assert "1, 10" in found(replace(healthy, partitions=(batch, urgent)), "tiers").what
 
 
-def test_an_overloaded_controller(healthy: Site) -> None:
+def test_an_overloaded_controller(healthy: SiteFacts) -> None:
     busy = msgspec.structs.replace(healthy.health, agent_queue=5000, backfill_mean_cycle_us=45_000_000)
     site = replace(healthy, health=busy)
     assert found(site, "load").severity is WARNING
@@ -244,14 +244,14 @@ def test_an_overloaded_controller(healthy: Site) -> None:
     ("user", "level", "severity"),
     [("root", "", OK), ("ada", "", ERROR), ("ada", "None", ERROR), ("ada", "Operator", OK), ("slurm", "", OK)],
 )
-def test_rights(healthy: Site, user: str, level: str, severity: Severity) -> None:
+def test_rights(healthy: SiteFacts, user: str, level: str, severity: Severity) -> None:
     site = with_config(replace(healthy, user=user, admin_level=level), SlurmUser="slurm(64030)")
     finding = found(site, "rights")
     assert finding.severity is severity
     assert finding.remedy == ("" if severity is OK else "sacctmgr modify user ada set AdminLevel=Operator")
 
 
-def test_private_data_and_rate_limits_matter_to_ordinary_users_only(healthy: Site) -> None:
+def test_private_data_and_rate_limits_matter_to_ordinary_users_only(healthy: SiteFacts) -> None:
     site = with_config(healthy, PrivateData="jobs,cloud", SlurmctldParameters="rl_enable,rl_bucket_size=50")
     assert worst(examine(site)).exit_code == 0
     ada = replace(site, user="ada", admin_level="None")

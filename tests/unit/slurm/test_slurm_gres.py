@@ -98,17 +98,17 @@ def test_exclusions_sockets_and_cpus_per_gpu_come_from_calls_of_their_own() -> N
     rows += (("11", "N/A", "N/A", "0", "0:00"), ("12", "N/A", "N/A", "1", "5:00"))
     said = "".join("".join(value + MARK for value in row) + "\n" for row in rows)
     excluded = f"9{MARK}{MARK}\n8{MARK}mp-[1-2],sh-1{MARK}\n"
-    assert squeue_more.asks(said, excluded, MARK, TABLE[(22, 5)]) == {
-        12: squeue_more.Asks(switches=1, switch_wait=300),
-        9: squeue_more.Asks("", 3),
-        10: squeue_more.Asks("gres:gpu:1"),
-        8: squeue_more.Asks(excluded=("mp-1", "mp-2", "sh-1")),
+    assert squeue_more.details(said, excluded, MARK, TABLE[(22, 5)]) == {
+        12: squeue_more.RequestDetails(switches=1, switch_wait=300),
+        9: squeue_more.RequestDetails("", 3),
+        10: squeue_more.RequestDetails("gres:gpu:1"),
+        8: squeue_more.RequestDetails(excluded=("mp-1", "mp-2", "sh-1")),
     }
 
 
 def test_segments_are_told_by_26_05() -> None:
     said = "".join(value + MARK for value in ("7", "N/A", "N/A", "0", "0:00", "4")) + "\n"
-    assert squeue_more.asks(said, "", MARK, TABLE[(26, 5)]) == {7: squeue_more.Asks(segment=4)}
+    assert squeue_more.details(said, "", MARK, TABLE[(26, 5)]) == {7: squeue_more.RequestDetails(segment=4)}
 
 
 @pytest.mark.parametrize(

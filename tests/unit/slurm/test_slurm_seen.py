@@ -56,10 +56,10 @@ def test_a_second_look_equals_a_first_one_after_any_change(release: str) -> None
         now = "".join(f"{line}{MARK}\n" for line in lines[rng.randrange(3) :])
         prios = sprio.split("\n")
         some = "\n".join(prios[rng.randrange(2) :])
-        asks = {rng.randrange(1, 40): squeue_more.Asks(excluded=("n1",)) for _ in range(3)}
+        details = {rng.randrange(1, 40): squeue_more.RequestDetails(excluded=("n1",)) for _ in range(3)}
         cron = frozenset(rng.sample(range(1, 40), 2))
         factors = read_factors(some, MARK, terms)
-        more: dict[str, object] = {"waiting": waiting, "asks": asks, "cron": cron}
+        more: dict[str, object] = {"waiting": waiting, "details": details, "cron": cron}
         again = squeue.jobs(now, MARK, factors, recording.traits, known=known, **more)  # type: ignore[arg-type]
         assert again == first_look(recording, now, some, **more)
 

@@ -19,7 +19,7 @@ from slurm_rl.telemetry.account import Watts
 from slurm_rl.telemetry.collect import Collector, agent_urls
 from slurm_rl.telemetry.endpoint import Access, Endpoint
 from slurm_rl.telemetry.fit import measured_cluster
-from slurm_rl.telemetry.share import Share
+from slurm_rl.telemetry.share import RecordFiles
 from slurm_rl.telemetry.source import opened
 from slurm_rl.telemetry.store import Store, match_run
 from slurm_rl.telemetry.words import words
@@ -125,7 +125,7 @@ def test_agents_that_do_not_answer_are_said_and_do_not_stop_the_rest(url: tuple[
 def test_records_come_by_a_shared_directory(node: Callable[..., Node], store: Store, tmp_path: Path) -> None:
     n = node(2)
     shared = tmp_path / "shared"
-    share = Share(n.agent, shared)
+    share = RecordFiles(n.agent, shared)
     run_job(n, 1, 0)
     share.work()
     assert "No such file" in share.problem  # it is not mounted yet; nothing is lost by it
@@ -144,7 +144,7 @@ def test_records_come_by_a_shared_directory(node: Callable[..., Node], store: St
         file.write('{"number": 99, "job')
     n.start()
     run_job(n, 4, 0)
-    Share(n.agent, shared).work()
+    RecordFiles(n.agent, shared).work()
     collector.collect()
     assert store.runs(4)
 
@@ -154,7 +154,7 @@ def test_a_shared_file_is_bounded(
 ) -> None:
     monkeypatch.setattr("slurm_rl.telemetry.share.FILE_BYTES", 2000)
     n = node(1)
-    share, collector = Share(n.agent, tmp_path), Collector(store, directory=tmp_path)
+    share, collector = RecordFiles(n.agent, tmp_path), Collector(store, directory=tmp_path)
     for job in range(1, 20):
         run_job(n, job, 0, seconds=1)
         share.work()
@@ -260,7 +260,7 @@ def test_the_command_writes_a_cluster_file(
         n.step()
     shared, before, after = tmp_path / "shared", tmp_path / "before.json", tmp_path / "after.json"
     shared.mkdir()
-    Share(n.agent, shared).work()
+    RecordFiles(n.agent, shared).work()
     write_cluster(Cluster("c", (NodeClass(3, "a100", 2, 16, 64.0), NodeClass(1, "v100", 1, 8, 32.0))), before)
     command = ["node-agent", "fit-watts", str(before), "--out", str(after), "--telemetry", str(shared), "--json"]
     with pytest.raises(SystemExit) as ended:

@@ -25,7 +25,7 @@ from slurm_rl.policy.network import LAYOUT
 from slurm_rl.policy.registry import PolicySpec, booked, parse_policy
 from slurm_rl.traces.generate import WorkloadSpec, generate
 from slurm_rl_sim.replay import Prepared, prepare
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 
 CLUSTER = Cluster("small", (NodeClass(6, "V100", 4, 16, 64.0, "gpu", 1.0),))
 
@@ -216,7 +216,7 @@ def test_where_nodes_are_booked_and_where_there_are_no_gpus_a_jobs_size_counts_f
     without = prepare(generate(WorkloadSpec(jobs=300, days=1, load=1.3, seed=1), cpus), cpus)
 
     def starts(spec: PolicySpec, backfill: str, prepared: Prepared = on_gpus) -> Array:
-        simulation = Simulation(prepared.workload, prepared.trace.run_time, spec, backfill=backfill)
+        simulation = ReplayState(prepared.workload, prepared.trace.run_time, spec, backfill=backfill)
         simulation.run()
         found: Array = simulation.world["live"]["start"].copy()
         return found

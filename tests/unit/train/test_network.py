@@ -21,7 +21,7 @@ from slurm_rl.policy.registry import PolicySpec
 from slurm_rl.traces.read import read_trace
 from slurm_rl.train.module import QueueNet
 from slurm_rl_sim.replay import find_cluster, parse_contenders, prepare, replay
-from slurm_rl_sim.simulation import Simulation
+from slurm_rl_sim.simulation import ReplayState
 from slurm_rl_sim.workload import requests_of
 from tests.unit.test_decide import CLUSTER, a_workload
 
@@ -92,12 +92,12 @@ def test_weights_survive_flattening() -> None:
     assert np.array_equal(flatten(unflatten(net)), net)
 
 
-def observed(run_time: Array, until: int) -> tuple[Array, Simulation]:
+def observed(run_time: Array, until: int) -> tuple[Array, ReplayState]:
     """All features that a network has seen up to a moment of a replay."""
     trace = a_workload(3, jobs=120)
     net = np.zeros(len(flatten(a_network(0).tensors())), dtype=np.float32)
     policy = PolicySpec("learned", LEARNED, BY_USER, net=net)
-    simulation = Simulation(build(requests_of(trace), CLUSTER), run_time, policy, backfill="easy")
+    simulation = ReplayState(build(requests_of(trace), CLUSTER), run_time, policy, backfill="easy")
     simulation.tape(20_000, 2000)
     simulation.run(until)
     return simulation.world["tape"][: int(simulation.world["taped"])], simulation

@@ -24,7 +24,7 @@ T = TypeVar("T")
 NOTHING = GresRequest()
 
 
-class Asks:
+class RequestColumns:
     """The columns `gres`, `constraint`, `prefer` and `exclusive` of a workload, read."""
 
     def __init__(self, requests: Requests, devices: Devices) -> None:
@@ -44,10 +44,10 @@ class Asks:
         self.any = any(c is not None for c in (requests.gres, requests.constraint, requests.prefer)) or bool(
             self.exclusive.any()
         )
-        asks = [g or NOTHING for g in self._gres]
-        self._gpus = np.array([*(g.gpu_count for g in asks), 0], dtype=np.int64)
-        self._shares = np.array([*(devices.share_of(g) if g.shares else 0 for g in asks), 0], dtype=np.int64)
-        self.on_nodes = (self.gres_code >= 0) | self.exclusive  # asks are for each node
+        asked = [g or NOTHING for g in self._gres]
+        self._gpus = np.array([*(g.gpu_count for g in asked), 0], dtype=np.int64)
+        self._shares = np.array([*(devices.share_of(g) if g.shares else 0 for g in asked), 0], dtype=np.int64)
+        self.on_nodes = (self.gres_code >= 0) | self.exclusive  # a request for each node
 
     @property
     def of_kind(self) -> tuple[Array, ...]:
@@ -83,14 +83,14 @@ class Asks:
         codes = np.array([*(index.get(name, -1) for name in named), -1], dtype=np.int32)[self.gres_code]
         return {"gpu_type": np.where(codes >= 0, codes, requests.gpu_type), "gpu_type_names": tuple(names)}
 
-    def reshape(self, shape: dict[str, Array], whole: Array, cpus: Array, mem: Array, nodes: Array) -> None:
+    def by_node(self, request: dict[str, Array], whole: Array, cpus: Array, mem: Array, nodes: Array) -> None:
         """Makes jobs that ask for something of each node consist of one unit a node."""
         mine = self.on_nodes
         if not mine.any():
             return
         units = np.maximum(nodes, 1)
         given = self.gres_code >= 0
-        gpu = np.where(given, self._gpus[self.gres_code], -(-np.maximum(whole, shape["share"] > 0) // units))
+        gpu = np.where(given, self._gpus[self.gres_code], -(-np.maximum(whole, request["share"] > 0) // units))
         share = np.where(given, self._shares[self.gres_code], 0)
         new = {
             "units": units,
@@ -101,7 +101,7 @@ class Asks:
             "mem": -(-mem // units),
         }
         for name, column in new.items():
-            shape[name] = np.where(mine, column, shape[name])
+            request[name] = np.where(mine, column, request[name])
 
     def gres(self, job: int) -> GresRequest:
         """What a job asks for of each node; nothing if that was not understood."""

@@ -1,4 +1,4 @@
-"""Calls a Python policy and passes only usable scores: the output gate for code from outside."""
+"""Calls a Python policy, and passes only scores that the output gate (gate.py) lets through."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from slurm_rl.kernel.arrays import Array
+from slurm_rl.policy.gate import objection
 from slurm_rl.policy.outside import Outside
 from slurm_rl.policy.queue import Queue
 
 
-class Judge:
+class OutsideCalls:
     """Asks a policy for scores; counts what was not usable, and how long answers took.
 
     `aside`: asks in a thread of its own, so that a policy that never answers holds up nobody. While it is still busy
@@ -46,7 +47,7 @@ class Judge:
         if not problem and taken > self.policy.seconds:
             problem, told = "slow", f"took {taken:.3g} s for {len(queue)} jobs, may take {self.policy.seconds:g}"
         if not problem:
-            problem, told = _unusable(scores, queue)
+            problem, told = objection(scores, queue.rows)
         if problem:
             self.failures[problem] += 1
             self.last = told
@@ -98,16 +99,3 @@ def _array(given: Any) -> Array | None:
         return np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError):
         return None
-
-
-def _unusable(scores: Array | None, queue: Queue) -> tuple[str, str]:
-    jobs = len(queue)
-    if scores is None:
-        return "shape", "gave no numbers"
-    if scores.shape != (jobs,):
-        return "shape", f"gave scores of shape {list(scores.shape)}, the queue has {jobs} jobs"
-    if not np.isfinite(scores).all():
-        return "not finite", f"{int((~np.isfinite(scores)).sum())} of {jobs} scores are not finite"
-    if jobs > 1 and float(np.ptp(scores)) == 0.0 and not queue.alike:
-        return "all the same", f"gave {jobs} jobs the same score"
-    return "", ""
