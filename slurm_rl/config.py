@@ -22,6 +22,7 @@ from slurm_rl.place.catalogue import PLACEMENTS
 
 DEFAULT_FILE = Path("/etc/slurm-rl/slurm-rl.toml")
 ENVIRONMENT_PREFIX = "SLURM_RL_"
+FILE_VARIABLE = "SLURM_RL_CONFIG"  # names another file than DEFAULT_FILE
 MODES = ("off", "shadow", "enforce")
 
 Value = str | int | float | bool | tuple[int, ...] | tuple[str, ...]
@@ -300,8 +301,13 @@ class Loaded:
 
 
 def load(file: Path | None = None, environment: Mapping[str, str] | None = None) -> Loaded:
-    """Reads the file (by default /etc/slurm-rl/slurm-rl.toml, if it is there), then SLURM_RL_* from the environment."""
+    """Reads the file, then SLURM_RL_* from the environment.
+
+    No file given: that of SLURM_RL_CONFIG, else /etc/slurm-rl/slurm-rl.toml, if it is there.
+    """
     environment = os.environ if environment is None else environment
+    if file is None and environment.get(FILE_VARIABLE):
+        file = Path(environment[FILE_VARIABLE])
     path = file or DEFAULT_FILE
     values: dict[str, Any] = {}
     if file is not None or path.exists():
@@ -471,6 +477,7 @@ def template() -> str:
     lines = [
         "# The configuration of slurm-rl serve. Every line is optional: what stands here commented out is the default.",
         "# Each setting can also be given in the environment, as SLURM_RL_NAME. `slurm-rl show-conf` tells what holds.",
+        "# SLURM_RL_CONFIG names another file.",
     ]
     section = ""
     for name, definition in sorted(_FIELDS.items(), key=lambda item: _SECTIONS.index(item[1].metadata["section"])):

@@ -221,9 +221,13 @@ def submit(
 
 
 def _exports(state: Any) -> list[str]:
-    """What a shell needs so that Slurm's commands reach the lab."""
+    """What a shell needs so that Slurm's commands, and ours, reach the lab."""
+    from slurm_rl.lab.service import config_path
+    from slurm_rl.lab.spec import PluginMode
+
     path = [f"export PATH={state.bin}:$PATH"] if state.bin else []
-    return [f"export SLURM_CONF={state.slurm_conf}", *path]
+    service = [] if state.plugin == PluginMode.OFF else [f"export SLURM_RL_CONFIG={config_path(state.directory)}"]
+    return [f"export SLURM_CONF={state.slurm_conf}", *path, *service]
 
 
 def _clock(clock: Any) -> dict[str, Any] | None:

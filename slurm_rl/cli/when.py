@@ -26,7 +26,7 @@ def when(
     gpu_type: Annotated[str, typer.Option(help="GPU type; default: any.")] = "",
     partition: Annotated[str, typer.Option(help="Partition; default: Slurm's default.")] = "",
     nodes: Annotated[int, typer.Option(help="Number of nodes.")] = 1,
-    cpus: Annotated[int, typer.Option(help="Total CPUs; default: one for each GPU.")] = 0,
+    cpus: Annotated[int, typer.Option(help="Total CPUs; default: one for each node, as sbatch has it.")] = 0,
     mem: Annotated[str, typer.Option(help="Total memory: 64G.")] = "0",
     name: Annotated[str, typer.Option(help="The job's name: your finished jobs of that name give its run time.")] = "",
     account: Annotated[str, typer.Option(help="The account.")] = "",

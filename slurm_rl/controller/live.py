@@ -209,7 +209,7 @@ class ControllerLive:
         if observed is None:
             raise InputError("no tick has observed the queue yet")
         wish = Wish(**asked)
-        cpus = wish.cpus or max(wish.gpus, wish.nodes)
+        cpus = wish.cpus or wish.nodes
         runs = controller.learning.runs
         advice = runs.advise(wish.user, wish.name, wish.gpus, cpus, wish.limit) if wish.user else None
         known, forecasts = controller.run_times.known(), controller.start_forecasts

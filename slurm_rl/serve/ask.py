@@ -16,13 +16,7 @@ from urllib.parse import quote, urlsplit
 from slurm_rl.config import Config
 from slurm_rl.errors import EnvironmentMissing, InputError
 from slurm_rl.serve import munge
-
-RESERVED = ".admin"  # what the name of the socket ends with to which strangers have no access
-
-
-def reserved_path(path: Path) -> Path:
-    """The socket beside the public one that only root, SlurmUser and other writers can connect to."""
-    return path.with_name(path.name + RESERVED)
+from slurm_rl.slurm.sockets import reserved_path
 
 
 class _UnixConnection(http.client.HTTPConnection):

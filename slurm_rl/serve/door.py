@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_rl.errors import InputError
-from slurm_rl.serve.ask import RESERVED
+from slurm_rl.slurm.sockets import RESERVED
 from slurm_rl.serve.gate import Gate, Key
 from slurm_rl.serve.limits import LARGEST
 

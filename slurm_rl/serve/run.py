@@ -18,7 +18,7 @@ import uvicorn
 from slurm_rl.config import Config, read_tokens
 from slurm_rl.errors import InputError
 from slurm_rl.serve.app import make_app
-from slurm_rl.serve.ask import reserved_path
+from slurm_rl.slurm.sockets import reserved_path
 from slurm_rl.serve.door import Door, allow, tcp_socket, unix_socket
 from slurm_rl.serve.gate import Gate
 from slurm_rl.serve.live import Live

@@ -382,12 +382,20 @@ def examine_socket(socket: SocketFile) -> Finding:
             "they could put their own socket there and answer slurmctld in our place",
             f"chmod 0755 {socket.path.rpartition('/')[0]}",
         )
-    if socket.mode & 0o002:
+    if socket.reserved_mode is not None and socket.reserved_mode & 0o002:
+        return Finding(
+            "socket",
+            Severity.ERROR,
+            f"anybody may write to {socket.path}.admin (mode {socket.reserved_mode:o})",
+            "it is reserved for root and SlurmUser, so that no flood of users can keep slurmctld waiting",
+            "systemctl restart slurm-rl",
+        )
+    if not socket.mode & 0o002:
         return Finding(
             "socket",
             Severity.WARNING,
-            f"anybody may write to {socket.path} (mode {socket.mode:o})",
-            "any user could ask the service as if it were slurmctld, and use up its time",
-            f"chmod 0660 {socket.path}",
+            f"users may not write to {socket.path} (mode {socket.mode:o})",
+            "explain and when do not work for them; the socket itself tells the service who asks",
+            "systemctl restart slurm-rl",
         )
-    return Finding("socket", Severity.OK, f"{socket.path} is writable for its owner and group only")
+    return Finding("socket", Severity.OK, f"users may ask on {socket.path}, and nobody else's place can be taken")

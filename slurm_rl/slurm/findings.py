@@ -52,8 +52,9 @@ class SocketFile:
     path: str
     exists: bool = False
     is_socket: bool = True
-    mode: int = 0o660
+    mode: int = 0o666
     directory_mode: int = 0o755
+    reserved_mode: int | None = None  # of the socket for root and SlurmUser beside it
 
 
 @dataclass(frozen=True)

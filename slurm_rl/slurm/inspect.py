@@ -12,6 +12,7 @@ from slurm_rl.slurm.cli import CliClient
 from slurm_rl.slurm.findings import LuaPlugin, SiteFacts, SocketFile
 from slurm_rl.slurm.lua import linked_version
 from slurm_rl.slurm.scontrol import setting
+from slurm_rl.slurm.sockets import reserved_path
 
 _LUA_DIRECTORIES = ("/usr/lib/*/lua", "/usr/lib/lua", "/usr/lib64/lua", "/usr/local/lib/lua", "/usr/local/lib64/lua")
 
@@ -63,4 +64,8 @@ def socket_file(path: Path) -> SocketFile:
         directory = path.parent.stat().st_mode
     except OSError:
         return SocketFile(str(path))
-    return SocketFile(str(path), True, stat.S_ISSOCK(mode), stat.S_IMODE(mode), stat.S_IMODE(directory))
+    try:
+        reserved = stat.S_IMODE(reserved_path(path).stat().st_mode)
+    except OSError:
+        reserved = None
+    return SocketFile(str(path), True, stat.S_ISSOCK(mode), stat.S_IMODE(mode), stat.S_IMODE(directory), reserved)

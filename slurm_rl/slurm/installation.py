@@ -11,8 +11,8 @@ from typing import Any
 from slurm_rl.slurm.doctor import examine_socket
 from slurm_rl.slurm.findings import Finding, Severity
 from slurm_rl.slurm.inspect import socket_file
+from slurm_rl.slurm.sockets import DEFAULT_SOCKET
 
-DEFAULT_SOCKET = Path("/run/slurm-rl/slurm-rl.sock")
 MODES = ("off", "shadow", "enforce")
 
 

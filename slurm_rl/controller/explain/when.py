@@ -38,7 +38,7 @@ class Wish:
     limit: int = 3600  # seconds
     partition: str = ""
     nodes: int = 1
-    cpus: int = 0  # 0: one for each GPU and node
+    cpus: int = 0  # 0: one for each node, as sbatch without -n and -c
     mem_mb: int = 0
     user: str = ""
     account: str = ""
@@ -57,7 +57,7 @@ class Wish:
             submit_time=int(now),
             time_limit=self.limit,
             nodes=self.nodes,
-            cpus=self.cpus or max(self.gpus, self.nodes),
+            cpus=self.cpus or self.nodes,
             mem_mb=self.mem_mb,
             gpus={self.gpu_type: self.gpus} if self.gpus else {},
         )

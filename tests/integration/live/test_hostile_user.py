@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from unit.live.test_strangers import a_crowd, the_plugins
 
-from slurm_rl.serve.ask import ask, reserved_path
+from slurm_rl.serve.ask import ask
+from slurm_rl.slurm.sockets import reserved_path
 
 pytestmark = [pytest.mark.soak, pytest.mark.slurm]
 

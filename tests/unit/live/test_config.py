@@ -42,6 +42,18 @@ def test_the_environment_overrides_the_file_and_every_origin_is_known(tmp_path: 
     assert [origins[n] for n in ("mode", "interval", "policy")] == ["environment", "file", "default"]
 
 
+def test_a_variable_names_the_file(tmp_path: Path) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text("interval = 7.0\n")
+    loaded = load(environment={"SLURM_RL_CONFIG": str(other)})
+    assert (loaded.config.interval, loaded.file) == (7.0, other)
+    given = tmp_path / "given.toml"
+    given.write_text("interval = 8.0\n")
+    assert load(given, {"SLURM_RL_CONFIG": str(other)}).config.interval == 8.0
+    with pytest.raises(InputError, match="no such file"):
+        load(environment={"SLURM_RL_CONFIG": str(tmp_path / "missing.toml")})
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -15,6 +15,7 @@ from slurm_rl.cli.when import text
 from slurm_rl.controller.explain import held_back
 from slurm_rl.controller.explain.live_scene import LiveScene, RecentJobs
 from slurm_rl.controller.explain.start_forecast import HORIZON, foretell
+from slurm_rl.controller.explain.when import Wish
 from slurm_rl.controller.limit_advice import RunsOfUsers, duration
 from slurm_rl.controller.live import ControllerLive
 from slurm_rl.controller.tick import Controller
@@ -327,3 +328,9 @@ def test_old_records_are_dropped(controller: MakeController) -> None:
     del slurm.jobs[1]
     c.tick()
     assert c.forecasts.latest(10) == []
+
+
+def test_a_wish_without_cpus_has_one_for_each_node_as_sbatch_has_it() -> None:
+    """More would raise its size in Slurm's priority above that of the same job once it is submitted."""
+    assert [Wish(gpus=4, nodes=n).job(0, 0.0).cpus for n in (1, 2)] == [1, 2]
+    assert Wish(gpus=4, cpus=32).job(0, 0.0).cpus == 32

@@ -18,7 +18,8 @@ import pytest
 
 from slurm_rl.controller.live import ControllerLive
 from slurm_rl.errors import InputError
-from slurm_rl.serve.ask import ask, reserved_path
+from slurm_rl.serve.ask import ask
+from slurm_rl.slurm.sockets import reserved_path
 from slurm_rl.serve.gate import EACH, Gate
 from slurm_rl.serve.ranker import LARGEST_PRODUCT, Ranker, TooMuch
 from slurm_rl.serve.roles import NEEDED, OPEN

@@ -265,8 +265,9 @@ def test_private_data_and_rate_limits_matter_to_ordinary_users_only(healthy: Sit
         ({"exists": False}, INFO),
         ({"exists": True, "is_socket": False}, ERROR),
         ({"exists": True, "directory_mode": 0o777}, ERROR),
-        ({"exists": True, "mode": 0o666}, WARNING),
-        ({"exists": True, "mode": 0o660}, OK),
+        ({"exists": True, "mode": 0o666, "reserved_mode": 0o660}, OK),  # as the service makes them
+        ({"exists": True, "mode": 0o666, "reserved_mode": 0o666}, ERROR),
+        ({"exists": True, "mode": 0o660}, WARNING),  # users could not ask
     ],
 )
 def test_socket_permissions(facts: dict[str, Any], severity: Severity) -> None:
@@ -279,7 +280,10 @@ def test_a_real_socket_is_seen_with_its_mode(tmp_path: Path) -> None:
         listening.bind(str(path))
         path.chmod(0o600)
         seen = inspect.socket_file(path)
-    assert (seen.exists, seen.is_socket, seen.mode) == (True, True, 0o600)
+        (tmp_path / "s.admin").touch(0o640)
+        beside = inspect.socket_file(path)
+    assert (seen.exists, seen.is_socket, seen.mode, seen.reserved_mode) == (True, True, 0o600, None)
+    assert beside.reserved_mode == 0o640
     assert not inspect.socket_file(tmp_path / "other").exists
 
 
