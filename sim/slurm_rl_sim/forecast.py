@@ -2,7 +2,9 @@
 
 The futures of `forward.py` know nothing of what they leave out: nodes that fail, users who cancel, limits of accounts.
 A Calibration learns from forecasts whose outcome is known by now how far to move each end and the median (conformal
-prediction on the logarithm of the wait), in replay and live alike, from the past alone.
+prediction on the logarithm of the wait), in replay and live alike, from the past alone. Which share of the outcomes an
+end leaves out follows the outcomes, too (adaptive conformal inference): a bad day among the learned ones would make
+ranges too wide for as long as it is remembered.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ LOW, HIGH = 0.1, 0.9  # what the range leaves out on either side
 FLOOR = 60.0  # seconds: waits below are as good as none, so logarithms are of wait + FLOOR
 _KEPT = 600  # of the latest forecasts
 _ENOUGH = 30  # outcomes below which nothing is put right
+_STEP = 0.03  # how far one outcome moves the level of an end; chosen on windows that docs/forecasts.md does not report
+_LEVELS = ((0.005, 0.4), (0.6, 0.995))  # bounds of the levels of the low and of the high end
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,8 @@ class Made:
     time: float
     raw: Forecast
     wait: float = -1.0  # until the start; -1: not known
+    told: Forecast | None = None  # as it was corrected then
+    counted: bool = False  # whether its outcome has moved the levels
 
 
 class Calibration:
@@ -65,6 +71,7 @@ class Calibration:
     def __init__(self) -> None:
         self._made: deque[Made] = deque(maxlen=_KEPT)
         self._shift: tuple[float, float, float] = (0.0, 0.0, 0.0)
+        self._levels = [LOW, HIGH]
         self.outcomes = 0
 
     def note(self, made: Made) -> None:
@@ -77,6 +84,7 @@ class Calibration:
 
     def learn(self, now: float) -> None:
         """Takes over what is known by now."""
+        self._move_levels(now)
         logs, waits = [], []
         for made in self._made:
             wait = made.wait
@@ -95,9 +103,22 @@ class Calibration:
         off = found[:, None] - told
         self._shift = (
             float(np.quantile(off[:, 0], 0.5)),
-            float(np.quantile(off[:, 1], LOW)),
-            float(np.quantile(off[:, 2], HIGH)),
+            float(np.quantile(off[:, 1], self._levels[0])),
+            float(np.quantile(off[:, 2], self._levels[1])),
         )
+
+    def _move_levels(self, now: float) -> None:
+        """An end that outcomes have crossed too rarely moves inwards, one that they have crossed too often outwards."""
+        known = [
+            (m.time + m.wait, k, m, m.told)
+            for k, m in enumerate(self._made)
+            if not m.counted and m.wait >= 0 and m.told is not None and m.time < now and m.time + m.wait <= now
+        ]
+        for _, _, made, told in sorted(known, key=lambda row: row[:2]):
+            made.counted = True
+            steps = (LOW - (made.wait < told.low), (made.wait > told.high) - (1.0 - HIGH))
+            for end, (step, (least, most)) in enumerate(zip(steps, _LEVELS, strict=True)):
+                self._levels[end] = min(max(self._levels[end] + _STEP * step, least), most)
 
     def corrected(self, raw: Forecast) -> Forecast:
         """The forecast with its median and ends moved as far as earlier ones should have been."""

@@ -234,12 +234,12 @@ def _walk(
         calibration.learn(now)
         for k, (_, j, at_submission) in enumerate(together):
             wait = float(start[j] - now)
-            calibration.note(Made(now, raw[k], wait))
+            told = calibration.corrected(raw[k])
+            calibration.note(Made(now, raw[k], wait, told))
             if now < window[0]:
                 earlier += 1
                 continue
             naive = _naive(prepared.workload, start, submit, begun, j, now)
-            told = calibration.corrected(raw[k])
             passed = float(np.mean(futures[:, k] < wait) + np.mean(futures[:, k] <= wait)) / 2.0
             rows.append(Scored(j, now, at_submission, wait, raw[k], told, float(limits[k]), naive, passed))
         if on_progress is not None:

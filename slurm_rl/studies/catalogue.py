@@ -146,6 +146,7 @@ STUDIES = {
             _FOUR,
         ),
         Study("meta-decision", "agents.md: what a choice costs", "decision", (), ()),
+        Study("forecasts", "forecasts.md: ranges and errors", "forecasts", (), ("hetero", "60", "8"), _FOUR),
         Study(
             "reality",
             "fidelity.md: does the gain hold? (root)",

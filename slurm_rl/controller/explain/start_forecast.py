@@ -170,7 +170,8 @@ class StartForecasts:
         return found
 
     def _remember(self, told: Told) -> None:
-        made = Made(told.made, Forecast(*told.raw), -1.0 if told.wait is None else told.wait)
+        wait = -1.0 if told.wait is None else told.wait
+        made = Made(told.made, Forecast(*told.raw), wait, Forecast(*told.told))
         self.calibration.note(made)
         if told.wait is None:
             self._open.setdefault(told.key, []).append((told, made))

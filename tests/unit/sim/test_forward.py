@@ -268,6 +268,22 @@ def test_calibration_learns_from_outcomes_that_are_known_by_now() -> None:
     assert 0.74 < held < 0.86
 
 
+def test_a_bad_day_does_not_keep_ranges_wide() -> None:
+    """200 outcomes scatter widely, 300 later ones do not, and all are remembered."""
+    rng = np.random.default_rng(6)
+    calibration, held = Calibration(), []
+    raw = Forecast(3600.0, 3300.0, 3900.0)
+    for i in range(500):
+        now = 10_000.0 * i
+        calibration.learn(now)
+        told = calibration.corrected(raw)
+        wait = float(3600 * np.exp(rng.normal(0, 1.0 if i < 200 else 0.2)))
+        calibration.note(Made(now, raw, min(wait, 9_999.0), told))
+        held.append(told.holds(wait))
+    assert 0.7 < np.mean(held[100:200]) < 0.9
+    assert 0.73 < np.mean(held[-200:]) < 0.87
+
+
 def test_a_forecast_that_is_overdue_counts_before_its_job_starts() -> None:
     calibration = Calibration()
     for i in range(40):
