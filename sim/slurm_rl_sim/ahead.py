@@ -25,6 +25,7 @@ import numpy as np
 from slurm_rl.backfill.catalogue import RULES
 from slurm_rl.kernel import jit
 from slurm_rl.kernel.catalogue import Row, find_kernel
+from slurm_rl.kernel.linking import RARE
 from slurm_rl.kernel.links import compiled_at
 from slurm_rl.kernel.tables import WORLD
 from slurm_rl.place.catalogue import PLACEMENTS
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 _LOOP = "loop=slurm_rl_sim.engine:advance"  # called from Python, not by address
 _USUAL = ("learned", "multifactor")  # policies of a plain replay; the kernels of others take no time
 _typeof: Any = numba.typeof  # published without types
-_RARE = ("place_in_blocks",)  # slots that are linked for some workloads alone
 _FEW = 3  # kernels that one process compiles as fast
 
 
@@ -65,7 +65,7 @@ def compile_ahead(contenders: Sequence[Contender], placement: str, influence: fl
 def _named(policies: Iterable[Row], placement: str, backfill: str) -> list[str]:
     """The kernels of a replay as `slot=package.module:function`, each once; those that take longest at both ends."""
     rows = [*policies, PLACEMENTS[placement], RULES[backfill]]
-    named = [f"{slot}={where}" for row in rows for slot, where in row.kernels.items() if slot not in _RARE]
+    named = [f"{slot}={where}" for row in rows for slot, where in row.kernels.items() if slot not in RARE]
     return list(dict.fromkeys([_LOOP, *named]))
 
 

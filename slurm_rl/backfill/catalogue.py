@@ -23,6 +23,7 @@ class Rule:
     help: str
     on_event: str  # module:function of this package, called whenever something has happened in a pool
     on_tick: str = ""  # … and every `interval` seconds, while somebody waits
+    reserve_head: str = ""  # … for a head beside reservations, where passes call it by address
     interval: int = 0
     books_many: bool = False  # holds nodes for many jobs: wide ones cost most there, and no job can be deferred
     head_blocks: bool = True  # jobs behind one that does not fit start only if the rule lets them
@@ -33,8 +34,14 @@ class Rule:
 
     @property
     def kernels(self) -> Mapping[str, str]:
-        ticks = {"backfill_cycle": within(_HERE, self.on_tick)} if self.on_tick else {}
-        return {"backfill_pass": within(_HERE, self.on_event)} | ticks
+        slots = {
+            "backfill_pass": self.on_event,
+            "backfill_cycle": self.on_tick,
+            "place_beside": "starting:place_beside",
+        }
+        slots["reserve_head_beside"] = self.reserve_head
+        mine = {name: within(_HERE, kernel) for name, kernel in slots.items() if kernel}
+        return mine | {"leave_open": "slurm_rl.kernel.reserved:leave_open"}
 
     @property
     def settings(self) -> dict[str, float]:
@@ -73,7 +80,12 @@ RULES = Catalogue(
         "firstfit:firstfit_pass",
         head_blocks=False,
     ),
-    Rule("easy", "The first job has a reservation that no job behind it may delay.", "easy:easy_pass"),
+    Rule(
+        "easy",
+        "The first job has a reservation that no job behind it may delay.",
+        "easy:easy_pass",
+        reserve_head="easy:reserve_head_beside",
+    ),
     Rule(
         "conservative",
         "Every job has a reservation that no job behind it may delay.",

@@ -14,7 +14,7 @@ from slurm_rl.kernel import tables as t
 from slurm_rl.kernel.arrays import FIRST_ROW, GIVE, NOW, RELEASED, SCRATCH, TAKE, Record
 from slurm_rl.kernel.jit import inlined, inner, kernel
 from slurm_rl.kernel.quotas import held_back
-from slurm_rl.kernel.reserved import ENDS, leave_open
+from slurm_rl.kernel.reserved import ENDS, call_leave_open
 from slurm_rl.place.capacity import fits_totals
 from slurm_rl.place.kernels import apply, call_place, forget, place_job, record
 
@@ -73,7 +73,7 @@ def _earliest(w: Record, count: int, pool: int, j: int) -> int:
             i = blocked + 1
             continue
         view = t.rows(w).row[i]
-        beside = w.kept_0 > 0 and leave_open(w, j, t.rows(w).time[i])
+        beside = w.kept_0 > 0 and call_leave_open(w, j, t.rows(w).time[i])
         if beside:
             open_view(w, pool, view)
             view = SCRATCH

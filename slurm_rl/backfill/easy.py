@@ -9,6 +9,7 @@ import numpy as np
 
 from slurm_rl.backfill.starting import (
     begin,
+    call_place_beside,
     close_reservation,
     copy_pool,
     is_closed,
@@ -16,14 +17,14 @@ from slurm_rl.backfill.starting import (
     meet_slots,
     next_fitting,
     open_view,
-    place_beside,
     spent,
     try_start,
 )
 from slurm_rl.kernel import tables as t
 from slurm_rl.kernel.arrays import BOTH, CPU, EXTRA, GIVE, GPU, MEM, NEVER, NOW, OTHER, SCRATCH, Record
-from slurm_rl.kernel.jit import inlined, inner, kernel
-from slurm_rl.kernel.reserved import ENDS, leave_open
+from slurm_rl.kernel.jit import inlined, kernel
+from slurm_rl.kernel.links import INT, NOTHING, by_address
+from slurm_rl.kernel.reserved import ENDS, call_leave_open
 from slurm_rl.place.capacity import fits_totals
 from slurm_rl.place.catalogue import ROUND_ROBIN
 from slurm_rl.place.kernels import apply, call_place, deferred, place_job, take
@@ -109,7 +110,7 @@ def bound_shadow(w: Record, pool: int, head: int) -> None:
     pools.head[pool] = head
     pools.extra_known[pool] = 0
     if w.kept_0 > 0:
-        _reserve_head_beside(w, pool)
+        call_reserve_head_beside(w, pool)
         return
     for c in range(3):
         total[EXTRA, pool, c] = total[NOW, pool, c]
@@ -159,8 +160,8 @@ def reserve_head(w: Record, pool: int) -> None:
                 break
 
 
-@inner
-def _reserve_head_beside(w: Record, pool: int) -> None:
+@kernel
+def reserve_head_beside(w: Record, pool: int) -> None:
     """V6: likewise beside reservations, of which one may also have to end before the head fits."""
     copy_pool(w, pool, NOW, EXTRA)
     pools, jobs, live, running, kept = t.pools(w), t.jobs(w), t.live(w), t.running(w), t.kept(w)
@@ -184,13 +185,16 @@ def _reserve_head_beside(w: Record, pool: int) -> None:
             j = running[i]
             apply(w, np.int64(jobs.request[j]), EXTRA, live.held[j], GIVE)
             i += 1
-        leave_open(w, head, instant)
+        call_leave_open(w, head, instant)
         open_view(w, pool, EXTRA)
         count = call_place(w, s, SCRATCH)
         if count > 0:
             take(w, s, EXTRA, count)
             pools.shadow[pool] = instant
             return
+
+
+call_reserve_head_beside = by_address("reserve_head_beside", reserve_head_beside, NOTHING, INT)
 
 
 @inlined
@@ -219,9 +223,9 @@ def try_backfill(w: Record, pool: int, j: int, now: int, stamp: int) -> bool:
     if end > pools.shadow[pool] and not fits_totals(w, s, EXTRA):
         requests.misfit_both[s] = stamp
         return False
-    beside = w.kept_0 > 0 and leave_open(w, j, now)
+    beside = w.kept_0 > 0 and call_leave_open(w, j, now)
     if end <= pools.shadow[pool]:
-        count = place_beside(w, j, s, NOW) if beside else place_job(w, j, s, NOW)
+        count = call_place_beside(w, j, s, NOW) if beside else place_job(w, j, s, NOW)
         if count == 0:
             if not beside:
                 requests.misfit[s] = stamp
@@ -230,7 +234,7 @@ def try_backfill(w: Record, pool: int, j: int, now: int, stamp: int) -> bool:
         if not pools.both_known[pool]:
             meet(w, pool, NOW, EXTRA, BOTH)
             pools.both_known[pool] = 1
-        count = place_beside(w, j, s, BOTH) if beside else place_job(w, j, s, BOTH)
+        count = call_place_beside(w, j, s, BOTH) if beside else place_job(w, j, s, BOTH)
         if count == 0:
             if not beside:
                 requests.misfit_both[s] = stamp

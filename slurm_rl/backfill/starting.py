@@ -1,4 +1,7 @@
-"""Shared by the rules: starting a job, the running list, views of a pool, and requests known not to fit."""
+"""Shared by the rules: starting a job, the running list, views of a pool, and requests known not to fit.
+
+Implements V1 and V4 of docs/backfill.md for all of them.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ import numpy as np
 
 from slurm_rl.kernel import tables as t
 from slurm_rl.kernel.arrays import CPU, GIVE, GPU, MEM, NOW, OTHER, PARTS, SCRATCH, Array, Record
-from slurm_rl.kernel.jit import inlined, inner
+from slurm_rl.kernel.jit import inlined, inner, kernel
+from slurm_rl.kernel.links import INT, by_address
 from slurm_rl.kernel.quotas import count_run
-from slurm_rl.kernel.reserved import CLOSED, leave_open, own_reservation
+from slurm_rl.kernel.reserved import CLOSED, call_leave_open, own_reservation
 from slurm_rl.place.capacity import fits_totals
 from slurm_rl.place.catalogue import ROUND_ROBIN
 from slurm_rl.place.kernels import place_job, record, take
@@ -133,8 +137,8 @@ def try_start(w: Record, j: int, now: int, stamp: int) -> bool:
     s = np.int64(t.jobs(w).request[j])
     if t.requests(w).misfit[s] == stamp:
         return False
-    beside = w.kept_0 > 0 and leave_open(w, j, now)
-    count = place_beside(w, j, s, NOW) if beside else place_job(w, j, s, NOW)
+    beside = w.kept_0 > 0 and call_leave_open(w, j, now)
+    count = call_place_beside(w, j, s, NOW) if beside else place_job(w, j, s, NOW)
     if count == 0:
         if not beside:
             t.requests(w).misfit[s] = stamp
@@ -180,11 +184,14 @@ def open_view(w: Record, pool: int, source: int) -> None:
     mask_view(w, pool, source, SCRATCH, t.open_bits(w), 0)
 
 
-@inner
+@kernel
 def place_beside(w: Record, j: int, s: int, view: int) -> int:
     """Places a job on the nodes that `leave_open` left to it."""
     open_view(w, t.requests(w).pool[s], view)
     return int(place_job(w, j, s, SCRATCH))
+
+
+call_place_beside = by_address("place_beside", place_beside, INT, INT, INT, INT)
 
 
 @inlined

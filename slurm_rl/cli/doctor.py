@@ -19,7 +19,9 @@ _CONFIG = "/etc/slurm-rl/slurm-rl.toml"
 
 @app.command()
 def doctor(
-    config: Annotated[Path, typer.Option(help="The service's configuration.", envvar="SLURM_RL_CONFIG")] = Path(_CONFIG),
+    config: Annotated[Path, typer.Option(help="The service's configuration.", envvar="SLURM_RL_CONFIG")] = Path(
+        _CONFIG
+    ),
     slurm_conf: Annotated[Path | None, typer.Option(help="The cluster's slurm.conf, instead of SLURM_CONF.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for Slurm.")] = 10.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,

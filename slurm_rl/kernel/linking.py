@@ -30,6 +30,24 @@ def _blocks_matter(world: World) -> bool:
     return bool(insists or (world["by_block"] and world["blocks"] > 1))
 
 
+def _devices_matter(world: World) -> bool:
+    """Whether GPUs of a node are told apart, or a request looks at more than sums."""
+    return bool(world["used"].shape[2] > 0 or world["requests"]["careful"].any())
+
+
+def _reserved(world: World) -> bool:
+    """Whether nodes are reserved for a time."""
+    return len(world["kept"]) > 0
+
+
+# Slots that are linked for some workloads alone: nothing calls them elsewhere, so their kernels are not compiled.
+RARE = {
+    "place_in_blocks": _blocks_matter,
+    **dict.fromkeys(("room_on_devices", "pick_devices", "shift_devices"), _devices_matter),
+    **dict.fromkeys(("leave_open", "place_beside", "reserve_head_beside"), _reserved),
+}
+
+
 def link_kernels(world: World, *rows: Row) -> None:
     """Links what the rows of a World's policy, placement and backfill rule name: call it when all tables are set."""
     sorts = len(world["scores"]) > 0  # a fixed order is kept, not sorted
@@ -37,7 +55,7 @@ def link_kernels(world: World, *rows: Row) -> None:
         if sorts and isinstance(row, Chooser) and row.choices:
             world["candidates"] = np.array([_addresses(world, choice) for choice in row.choices], dtype=np.int64)
         for name in row.kernels:
-            if name == "place_in_blocks" and not _blocks_matter(world):
+            if name in RARE and not RARE[name](world):
                 continue
             if sorts or name not in _FOR_SORTING:
                 link_slot(world, row, name)

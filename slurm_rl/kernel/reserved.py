@@ -13,7 +13,8 @@ import numpy as np
 from slurm_rl.domain.reservations import Reservation
 from slurm_rl.kernel import tables as t
 from slurm_rl.kernel.arrays import Array, Record
-from slurm_rl.kernel.jit import inlined, inner
+from slurm_rl.kernel.jit import inlined, inner, kernel
+from slurm_rl.kernel.links import BOOL, INT, by_address
 from slurm_rl.kernel.tables import World
 
 # Columns of `kept`; the flags are 0 or 1. CLOSED: the pass in which a job of the reservation found no room in it.
@@ -60,7 +61,7 @@ def keeps_from(w: Record, r: int, own: int, begin: int, end: int) -> bool:
     return own < 0 or (kept[own, MAINT] == 0 and (kept[own, OVERLAP] == 0 or kept[r, MAINT] != 0))
 
 
-@inner
+@kernel
 def leave_open(w: Record, j: int, begin: int) -> bool:
     """Leaves in `open_bits` what reservations leave to a job that starts at `begin`; whether they keep any."""
     left, bits, kept = t.open_bits(w), t.kept_bits(w), t.kept(w)
@@ -81,6 +82,9 @@ def leave_open(w: Record, j: int, begin: int) -> bool:
             for k in range(words):
                 left[0, k] &= ~bits[r, k]
     return some
+
+
+call_leave_open = by_address("leave_open", leave_open, BOOL, INT, INT)
 
 
 @inlined

@@ -7,7 +7,7 @@ import numpy as np
 from slurm_rl.kernel import tables as t
 from slurm_rl.kernel.arrays import CPU, GPU, MEM, Array, Record
 from slurm_rl.kernel.jit import inlined, inner
-from slurm_rl.place.on_devices import room_on_devices
+from slurm_rl.place.on_devices import call_room_on_devices
 
 NOT_MINE = -1  # what a placement's own kernel says of a request that is to go best-fit
 
@@ -53,7 +53,7 @@ def capacity(w: Record, s: int, view: int, n: int, wanted: int) -> int:
     cpu, mem, gpu = requests.cpu[s], requests.mem[s], requests.gpu[s]
     room = node_room(t.free(w), view, n, cpu, mem, gpu, min(wanted, requests.per_node[s]))
     if room > 0 and requests.careful[s]:
-        room = room_on_devices(w, s, view, n, room, requests.accept[s])
+        room = call_room_on_devices(w, s, view, n, room, requests.accept[s])
     return room
 
 
@@ -67,7 +67,7 @@ def capacity_of_type(w: Record, s: int, view: int, n: int, wanted: int, kind: in
         return 0
     cpu, mem, gpu = requests.cpu[s], requests.mem[s], requests.gpu[s]
     room = node_room(t.free(w), view, n, cpu, mem, gpu, min(wanted, requests.per_node[s]))
-    return room_on_devices(w, s, view, n, room, np.int64(1) << kind) if room > 0 else 0
+    return call_room_on_devices(w, s, view, n, room, np.int64(1) << kind) if room > 0 else 0
 
 
 @inlined

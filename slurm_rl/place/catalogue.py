@@ -26,6 +26,7 @@ class Placement:
     def kernels(self) -> Mapping[str, str]:
         slots = {"place": "kernels:place", "place_special": self.kernel}
         slots["place_in_blocks"] = "blocks:place_by_block"
+        slots |= {name: f"on_devices:{name}" for name in ("room_on_devices", "pick_devices", "shift_devices")}
         slots["follow_hint"] = "kernels:follow_hint" if self.planned else ""
         return {name: within(_HERE, kernel) for name, kernel in slots.items() if kernel}
 

@@ -16,7 +16,7 @@ from slurm_rl.kernel.links import INT, by_address, slot
 from slurm_rl.kernel.quotas import held_back
 from slurm_rl.place.capacity import NOT_MINE, capacity, fits_totals, node_room, sort_keys
 from slurm_rl.place.catalogue import FIRST_FIT, ROUND_ROBIN, SPREAD
-from slurm_rl.place.on_devices import pick_devices, shift
+from slurm_rl.place.on_devices import call_pick_devices, call_shift_devices
 from slurm_rl.place.runs import call_shift_run
 
 _FREE_MASK = np.int64((1 << 20) - 1)
@@ -63,7 +63,7 @@ def place(w: Record, s: int, view: int) -> int:
         if at < 0:
             break
     if count and t.used(w).shape[2] > 0:
-        count = pick_devices(w, s, view, count)
+        count = call_pick_devices(w, s, view, count)
     return count
 
 
@@ -83,7 +83,7 @@ def follow_hint(w: Record, j: int, s: int, view: int) -> int:
         count += 1
         at += 1
         left -= units
-    return pick_devices(w, s, view, count) if t.used(w).shape[2] > 0 else count
+    return call_pick_devices(w, s, view, count) if t.used(w).shape[2] > 0 else count
 
 
 call_follow_hint = by_address("follow_hint", follow_hint, INT, INT, INT, INT)
@@ -211,7 +211,7 @@ def take(w: Record, s: int, view: int, count: int) -> None:
         _sums(w, s, view, -t.requests(w).units[s])
     elif t.used(w).shape[2] > 0:
         for i in range(count):
-            shift(w, s, view, spot.node[i], spot.units[i], spot.gpus[i], TAKE)
+            call_shift_devices(w, s, view, spot.node[i], spot.units[i], spot.gpus[i], TAKE)
     else:
         requests, free = t.requests(w), t.free(w)
         cpu, mem, gpu = requests.cpu[s], requests.mem[s], requests.gpu[s]
@@ -266,7 +266,7 @@ def apply(w: Record, s: int, view: int, chain: int, sign: int) -> None:
         return
     if t.used(w).shape[2] > 0:
         while chain > 0:
-            shift(w, s, view, entries.node[chain], entries.units[chain], entries.gpus[chain], sign)
+            call_shift_devices(w, s, view, entries.node[chain], entries.units[chain], entries.gpus[chain], sign)
             chain = entries.next[chain]
         return
     requests, free = t.requests(w), t.free(w)

@@ -11,7 +11,8 @@ import numpy as np
 from slurm_rl.domain.gres import MPS
 from slurm_rl.kernel import tables as t
 from slurm_rl.kernel.arrays import CPU, GPU, GPU_MILLI, MEM, NAME, OTHER, PARTS, SHARING, TYPE, Record
-from slurm_rl.kernel.jit import inlined, inner
+from slurm_rl.kernel.jit import inlined, kernel
+from slurm_rl.kernel.links import INT, NOTHING, by_address
 
 
 @inlined
@@ -53,7 +54,7 @@ def _in_turn(w: Record, c: int, k: int, serving: int) -> bool:
     return serving in (-1, k) or t.devices(w)[c, k, SHARING] != MPS
 
 
-@inner
+@kernel
 def room_on_devices(w: Record, s: int, view: int, n: int, wanted: int, accept: int) -> int:
     """How many units a node's GPUs and other GRES have room for, at most `wanted`; `accept`: types, as bits."""
     requests, free, used, devices, nodes = t.requests(w), t.free(w), t.used(w), t.devices(w), t.nodes(w)
@@ -94,7 +95,10 @@ def room_on_devices(w: Record, s: int, view: int, n: int, wanted: int, accept: i
     return room
 
 
-@inner
+call_room_on_devices = by_address("room_on_devices", room_on_devices, INT, INT, INT, INT, INT, INT)
+
+
+@kernel
 def pick_devices(w: Record, s: int, view: int, count: int) -> int:
     """Names the GPUs of each entry in `t.spot(w)`; a shared unit gets an entry of its own. The new number of entries.
 
@@ -160,8 +164,11 @@ def pick_devices(w: Record, s: int, view: int, count: int) -> int:
     return total
 
 
-@inner
-def shift(w: Record, s: int, view: int, n: int, units: int, gpus: int, sign: int) -> None:
+call_pick_devices = by_address("pick_devices", pick_devices, INT, INT, INT, INT)
+
+
+@kernel
+def shift_devices(w: Record, s: int, view: int, n: int, units: int, gpus: int, sign: int) -> None:
     """Takes (TAKE) or gives back (GIVE) units of a request on one node of a view, where GPUs are told apart."""
     requests, free, used, total, nodes = t.requests(w), t.free(w), t.used(w), t.total(w), t.nodes(w)
     pool = requests.pool[s]
@@ -186,3 +193,6 @@ def shift(w: Record, s: int, view: int, n: int, units: int, gpus: int, sign: int
             free[view, n, OTHER + g] += sign * t.others(w)[c, g]
         elif t.demand(w).shape[0] > 0:
             free[view, n, OTHER + g] += sign * units * t.demand(w)[s, t.speed(w).shape[1] + g]
+
+
+call_shift_devices = by_address("shift_devices", shift_devices, NOTHING, INT, INT, INT, INT, INT, INT)

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from slurm_rl.errors import InputError
-from slurm_rl.slurm.sockets import RESERVED
 from slurm_rl.serve.gate import Gate, Key
 from slurm_rl.serve.limits import LARGEST
+from slurm_rl.slurm.sockets import RESERVED
 
 AtOnce = Callable[[int, bytes], bytes | None]  # a peer's uid and the first bytes of its request -> the whole answer
 

@@ -18,13 +18,13 @@ import uvicorn
 from slurm_rl.config import Config, read_tokens
 from slurm_rl.errors import InputError
 from slurm_rl.serve.app import make_app
-from slurm_rl.slurm.sockets import reserved_path
 from slurm_rl.serve.door import Door, allow, tcp_socket, unix_socket
 from slurm_rl.serve.gate import Gate
 from slurm_rl.serve.live import Live
 from slurm_rl.serve.peers import PeerProtocol
 from slurm_rl.serve.roles import Role, Tokens
 from slurm_rl.serve.submit import submit_at_once
+from slurm_rl.slurm.sockets import reserved_path
 
 _TURN = 0.0002  # seconds
 _SEARCHES = (5000, 10, 10_000)  # of the garbage collector: small and often, hardly ever through a whole queue

@@ -27,9 +27,9 @@ from slurm_rl.errors import EnvironmentMissing, InputError
 from slurm_rl.serve import munge
 from slurm_rl.serve.app import make_app
 from slurm_rl.serve.ask import ask, ask_from_afar
-from slurm_rl.slurm.sockets import reserved_path
 from slurm_rl.serve.roles import NEEDED, OPEN, Role
 from slurm_rl.serve.run import server
+from slurm_rl.slurm.sockets import reserved_path
 
 from .fake_slurm import FakeSlurm, a_job
 from .service import as_nobody, by_nobody, free_port, needs_root, serving

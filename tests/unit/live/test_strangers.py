@@ -19,11 +19,11 @@ import pytest
 from slurm_rl.controller.live import ControllerLive
 from slurm_rl.errors import InputError
 from slurm_rl.serve.ask import ask
-from slurm_rl.slurm.sockets import reserved_path
 from slurm_rl.serve.gate import EACH, Gate
 from slurm_rl.serve.ranker import LARGEST_PRODUCT, Ranker, TooMuch
 from slurm_rl.serve.roles import NEEDED, OPEN
 from slurm_rl.serve.turns import Busy
+from slurm_rl.slurm.sockets import reserved_path
 
 from .fake_slurm import FakeSlurm, a_job
 from .service import as_nobody, by_nobody, needs_root, raw, serving
