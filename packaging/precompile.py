@@ -27,16 +27,25 @@ def main() -> None:
     kernels.mkdir()  # from now on numba compiles for the processor of shipped kernels
     import numba
 
+    from slurm_rl.backfill.catalogue import RULES
     from slurm_rl.cli import main as slurm_rl_command
     from slurm_rl.config import Config
     from slurm_rl.controller.live import compile_kernels
     from slurm_rl.controller.live_policy import load_policy
+    from slurm_rl.kernel.catalogue import find_kernel
     from slurm_rl.kernel.jit import SHIPPED_CPU
+    from slurm_rl.kernel.linking import RARE
+    from slurm_rl.kernel.links import compiled_at
+    from slurm_rl.place.catalogue import PLACEMENTS
 
     if numba.config.CPU_NAME != SHIPPED_CPU:  # type: ignore[attr-defined]
         sys.exit(f"this machine cannot run what is compiled for {SHIPPED_CPU}: build the package on one that can")
     for name in _POLICIES:
         compile_kernels(load_policy(name), Config(policy=name))
+    for row in (PLACEMENTS["best-fit"], RULES["easy"], RULES["slurm"]):
+        for slot, where in row.kernels.items():
+            if slot in RARE:
+                compiled_at(slot, find_kernel(where))
     trace = kernels.parent / "traces" / "hetero.csv.gz"
     for backfill in ("easy", "slurm"):
         said = io.StringIO()
