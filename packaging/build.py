@@ -32,6 +32,7 @@ DESCRIPTION = (
 # What `pip` brings and no installed program needs.
 _NOT_SHIPPED = "pip pip-* setuptools setuptools-* pkg_resources _distutils_hack distutils-precedence*".split()
 _NOT_SHIPPED += ["numpy/distutils"]
+_HIGHLIGHTED = {"__init__.py", "_mapping.py", "python.py", "special.py"}  # rich shows code of Python alone here
 _FOR_COMPILERS = ("*.pyi", "*.pxd", "*.h", "*.c", "*.a")
 _TOOLS = {"deb": ("dpkg-deb",), "rpm": ("rpmbuild",)}
 
@@ -96,6 +97,9 @@ def slim(packages: Path) -> None:
         shutil.rmtree(tests)
     for pattern in _FOR_COMPILERS:
         for path in packages.rglob(pattern):
+            path.unlink()
+    for path in packages.glob("pygments/lexers/*.py"):
+        if path.name not in _HIGHLIGHTED:
             path.unlink()
     known: dict[bytes, Path] = {}
     for path in sorted(packages.rglob("*.so.*")):  # wheels hold no links: each name of a library is a copy
