@@ -17,7 +17,9 @@ from slurm_rl.kernel.arrays import Array
 from slurm_rl.kernel.linking import link_slot
 from slurm_rl.kernel.tables import World
 from slurm_rl.kernel.world import bare_world
+from slurm_rl.policy.multifactor import RELATIVE_TO_TIME, size_share
 from slurm_rl.policy.registry import settings_for
+from slurm_rl.slurm.model import PriorityWeights
 
 _YEAR = 365 * 86_400
 
@@ -97,7 +99,8 @@ class Advisor:
         self.lines: dict[str, _Line] = {}
         self.gpus_per_cpu: dict[str, float] = {}
         self.since: list[tuple[float, str, float, int]] = []  # time, partition, score and place of jobs advised since
-        self._sizes = (0, False, 1, 1)  # Slurm's weight of the job size, whether it favours small jobs, nodes, CPUs
+        self._weights = PriorityWeights()
+        self._machine = (1, 1)  # CPUs and nodes
         self._world: World | None = None
         self._alike: dict[str, tuple[Array, Array]] = {}  # partition -> what its jobs are like, and their scores
 
@@ -142,8 +145,8 @@ class Advisor:
             waited = np.maximum(queue.now - jobs["submit"][rows], 0)
             self._alike[name] = (_likeness(queue.estimate[rows], volume, waited), scores[mine])
         self._world = _one_job(queue, policy)
-        weights, nodes = queue.state.weights, queue.state.nodes
-        self._sizes = (weights.job_size, weights.favor_small, max(len(nodes), 1), max(sum(n.cpus for n in nodes), 1))
+        self._weights, nodes = queue.state.weights, queue.state.nodes
+        self._machine = (max(sum(n.cpus for n in nodes), 1), max(len(nodes), 1))
         self.gpus_per_cpu = weights_by_partition(nodes)
         for when, name, score, place in last.since if last is not None and last.policy is policy else []:
             if when > queue.state.taken and name in self.lines:
@@ -160,19 +163,25 @@ class Advisor:
         score = self._score(self._world, job, partition, int(now))
         if not np.isfinite(score):
             return None
-        size = self._size(job)
+        size = self._size(job, partition)
         at, factor = line.enter(score, self.bound, size, self.floor - self.other)
         self.since.append((now, partition, score, factor + size))
         return FirstFactor(factor, f"{self.policy.name} would put it at {at + 1} of {len(line.falling)}")
 
-    def _size(self, job: Submission) -> int:
-        """What Slurm will add to the job's priority for its size."""
-        weight, small, nodes, cpus = self._sizes
-        share = (min(job.nodes / nodes, 1.0) + min(job.cpus / cpus, 1.0)) / 2
-        return round(weight * (1.0 - share if small else share))
+    def _size(self, job: Submission, partition: str) -> int:
+        """What Slurm will add to the job's priority for its size (M1)."""
+        cpus, nodes = self._machine
+        asked = np.array([min(job.cpus, cpus)]), np.array([min(job.nodes, nodes)])
+        relative = RELATIVE_TO_TIME in self._weights.flags
+        limit = np.array([self._limit(job, partition)])
+        share = size_share(*asked, cpus, nodes, limit, small=self._weights.favor_small, relative=relative)
+        return round(self._weights.job_size * float(share[0]))
+
+    def _limit(self, job: Submission, partition: str) -> int:
+        return max(job.limit or self.limits.get(partition, _YEAR), 1)
 
     def _score(self, world: World, job: Submission, partition: str, now: int) -> float:
-        limit = max(job.limit or self.limits.get(partition, _YEAR), 1)
+        limit = self._limit(job, partition)
         volume = float(job_size(job.gpus, max(job.cpus, 1), self.gpus_per_cpu.get(partition, 1.0)))
         row = world["jobs"]
         row["submit"], row["limit"] = now, limit
