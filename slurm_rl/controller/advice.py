@@ -119,8 +119,7 @@ class Advisor:
         self = cls(bound, policy, run_times)
         self.floor = queue.floor
         order = np.array(plan.order, dtype=np.int64)
-        records = [queue.jobs[j] for j in plan.order]
-        sizes = np.array([f.job_size if (f := job.factors) else -1 for job in records], dtype=np.int64)
+        sizes = queue.size[order]
         sized = (queue.base[order] - sizes)[sizes >= 0] if len(order) else order
         self.other = int(sized.min()) if len(sized) else 0 if last is None else last.other
         partitions = queue.state.partitions
@@ -130,9 +129,9 @@ class Advisor:
             return self
         self.lines = {p.name: _Line() for p in partitions}
         scores = np.nan_to_num(plan.scores, posinf=1e300, neginf=-1e300)
-        numbers: dict[str, int] = {}
-        first = np.array([numbers.setdefault(job.partitions[0], len(numbers)) for job in records], dtype=np.int64)
-        for name, number in numbers.items():
+        first = queue.first[order]
+        for number in np.unique(first).tolist():
+            name = queue.partitions[number]
             mine = np.flatnonzero(first == number)
             best = mine[np.argsort(-scores[mine], kind="stable")]
             places = wanted[order[best]] + np.maximum(sizes[best], 0)
