@@ -18,8 +18,9 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS.parent), str(TESTS.parent / "sim"), str(TESTS)]
 
 _NAMES = ("squeue", "sprio", "scontrol", "sshare", "sdiag", "sacct")
-# A program hands its output and its input to the site and waits for one byte: text does not go through it.
-_PROGRAM = """#!{python} -ISE
+# A program hands its output and its input to the site and waits for one byte: text does not go through it. Where the
+# service is measured at a real-time priority, because the machine is busy, its programs are not.
+_PROGRAM = """#!/usr/bin/env -S chrt --other 0 {python} -ISE
 import os, socket, sys
 s = socket.socket(socket.AF_UNIX)
 s.connect({address!r})
