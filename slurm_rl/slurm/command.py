@@ -249,36 +249,40 @@ class NotPlain(SlurmError):
 
 
 def split_records(output: str | Answer, fields: Sequence[str], mark: str, *, plain: bool = False) -> list[str]:
+    """What `each_record` yields."""
+    return list(each_record(output, fields, mark, plain=plain))
+
+
+def each_record(output: str | Answer, fields: Sequence[str], mark: str, *, plain: bool = False) -> Iterator[str]:
     """`records` as texts, their fields separated by "\0", which nothing that Slurm prints can hold.
 
     Two looks at a record that has not changed give equal texts, whatever their marks. `plain`: `mark` ends records
     alone, and UNIT the other fields, which takes a third less text; raises NotPlain where a value holds UNIT.
     """
-    found: list[str] = []
     end, unread = f"{mark}\n", ""
     over = f"\0{mark.removeprefix(UNIT)}\n" if plain else "\0\n"
-    for read in _portions(output):  # a submission must not wait for one long step of the interpreter
-        portion = unread + read
-        cut = portion.rfind(end) + len(end)
+    portions = _portions(output)
+    for read in portions:  # a submission must not wait for one long step of the interpreter
+        unread += read
+        cut = unread.rfind(end) + len(end)
         if cut < len(end):
-            unread = portion
             continue
-        unread = portion[cut:]
-        text = portion[:cut].replace("\0", "\ufffd").replace(UNIT if plain else mark, "\0")
+        text = unread[:cut].replace("\0", "\ufffd").replace(UNIT if plain else mark, "\0")
         pieces = text.split(over)
         pieces.pop()
         # Only a value can add a separator or an end, and nothing takes one away: the sum tells of each record.
         if text.count("\0") != len(pieces) * len(fields):
-            unread = text
             break
-        found += pieces
+        unread = unread[cut:]
+        yield from pieces
     if not unread:
-        return found
+        return
     if plain:
         raise NotPlain(f"Slurm's answer is cut short or has other fields than asked for ({fields[0]}, …)")
-    # Some value begins with a line break, or the answer is cut short: count fields.
-    whole = "".join(output).replace("\0", "\ufffd").replace(mark, "\0")
-    return ["\0".join(r.values()) for r in records(whole, fields, "\0")]
+    # Some value begins with a line break, or the answer is cut short: count fields from here on.
+    rest = (unread + "".join(portions)).replace("\0", "\ufffd").replace(mark, "\0")
+    for record in records(rest, fields, "\0"):
+        yield "\0".join(record.values())
 
 
 def _portions(output: str | Answer) -> Iterator[str]:

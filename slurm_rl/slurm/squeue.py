@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import itemgetter
 from sys import intern
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from slurm_rl.errors import SlurmError
-from slurm_rl.slurm.command import UNIT, Answer, records, split_records
+from slurm_rl.slurm.command import UNIT, Answer, each_record, records
 from slurm_rl.slurm.gres import asked_of_each_node
 from slurm_rl.slurm.model import PriorityFactors, SlurmJob
 from slurm_rl.slurm.quantities import (
@@ -164,8 +164,8 @@ def jobs(
     fields = job_fields(traits)
     known = KnownJobs() if known is None else known
     state, behind = fields.index("State"), len(fields) - fields.index("PriorityLong")
-    lines = split_records(output, fields, mark, plain=plain)
-    lines, ids, before = _records(lines, known.jobs, waiting, state)
+    each = each_record(output, fields, mark, plain=plain)
+    lines, ids, before = _records(each, known.jobs, waiting, state)
     if callable(details):
         pending = [
             job_id
@@ -197,13 +197,15 @@ def jobs(
 
 
 def _records(
-    lines: list[str], known: Mapping[str, SlurmJob], waiting: Mapping[int, Waiting], state: int
+    lines: Iterable[str], known: Mapping[str, SlurmJob], waiting: Mapping[int, Waiting], state: int
 ) -> tuple[list[str], list[int], list[SlurmJob | None]]:
     """What is printed of each record, its id, and what it was last read as, if it was printed so then.
 
-    Of several lines of a record the first one counts, with the tasks of them all.
+    Of several lines of a record the first one counts, with the tasks of them all: of an array of a million tasks there
+    are as many, which are not kept.
     """
     if not waiting:
+        lines = list(lines)
         before = [known.get(raw) for raw in lines]
         ids = [job.job_id if job is not None else _job_id(raw) for raw, job in zip(lines, before, strict=True)]
         if len(set(ids)) == len(ids):
