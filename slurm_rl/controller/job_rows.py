@@ -24,7 +24,7 @@ _ROOM = 10_000  # names beyond four for each job, with which numbering starts an
 
 ROW = np.dtype(
     [
-        *((name, np.int64) for name in ("job_id", "submit", "eligible", "limit", "base", "site", "size")),
+        *((name, np.int64) for name in ("job_id", "submit", "eligible", "limit", "base", "site", "size", "tasks")),
         *((name, np.float64) for name in ("gpus", "cpus", "mem_gb", "nice", "share", "volume")),
         *((name, np.int32) for name in ("nodes", "tier", "why", "user", "account", "name", "qos")),
         *((name, np.int32) for name in ("gpu_type", "partition", "first", "gres", "features", "wish")),
@@ -174,6 +174,7 @@ class JobRows:
             own_priority(f) if f else 0,
             f.site if f else 0,
             f.job_size if f else -1,
+            max(job.array_task_count, 1),
             gpus,
             job.cpus,
             job.mem_mb / 1024,

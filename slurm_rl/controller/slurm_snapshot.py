@@ -53,6 +53,7 @@ class LiveQueue:
     weights: Mapping[str, float]
     floor: int  # no job is pushed below this priority
     size: Array  # what Slurm's priority has for the job's size; -1 where it is not shown
+    gpus: Array  # of all its tasks
     first: Array  # the partition that is named first, by number …
     partitions: tuple[str, ...]  # … and the names of these
     alone: tuple[SlurmJob, ...]  # jobs that are not ordered
@@ -166,6 +167,7 @@ def observe(
         weights=weights,
         floor=backfill_floor(state),
         size=mine["size"].copy(),
+        gpus=mine["gpus"].astype(np.int64) * mine["tasks"],
         first=mine["first"].copy(),
         partitions=tuple(memory.names["first"].texts),
         alone=alone,

@@ -195,12 +195,12 @@ class QueueReport:
     @cached_property
     def _columns(self) -> _Columns:
         order = np.array(self.plan.order, dtype=np.int64)
-        records, jobs = self._records[: len(order)], self.queue.snapshot.world["jobs"]
+        jobs = self.queue.snapshot.world["jobs"]
         return _Columns(
             self.queue.line[order],
             jobs["user"][order],
             jobs["account"][order],
-            np.array([sum(r.gpus.values()) * max(r.array_task_count, 1) for r in records], dtype=np.int64),
+            self.queue.gpus[order],
             self.queue.estimate[order],
         )
 

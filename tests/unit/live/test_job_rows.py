@@ -56,6 +56,7 @@ def change(slurm: FakeSlurm, rng: random.Random, number: int) -> None:
                 {"factors": None},
                 {"time_limit": None},
                 {"exclusive": True},
+                {"array_job_id": job_id, "array_tasks": "0-6", "array_task_count": 7},
                 {"user": "d", "account": "other"},
             )
         )
@@ -104,7 +105,7 @@ def same(a: LiveQueue, b: LiveQueue) -> None:
         left, right = a.snapshot.world[table], b.snapshot.world[table]
         assert left.tobytes() == right.tobytes(), table
     assert running(a) == running(b)
-    for name in ("base", "site", "line", "estimate", "spread", "size"):
+    for name in ("base", "site", "line", "estimate", "spread", "size", "gpus"):
         assert np.array_equal(getattr(a, name), getattr(b, name)), name
     assert a.jobs == b.jobs
     assert a.alone == b.alone
