@@ -108,6 +108,7 @@ def test_submissions_over_a_hundred_thousand_jobs(report: Report) -> None:
                         status = Path(f"/proc/{serving.pid}/status").read_text()
                     finally:
                         serving.send_signal(signal.SIGTERM)
+                        serving.communicate(timeout=60)
             finally:
                 site.terminate()
     said = json.loads(done.stdout)
