@@ -17,7 +17,9 @@ from slurm_rl.kernel.arrays import Array
 from slurm_rl.kernel.linking import link_slot
 from slurm_rl.kernel.tables import World
 from slurm_rl.kernel.world import bare_world
+from slurm_rl.policy.multifactor import RELATIVE_TO_TIME, size_share
 from slurm_rl.policy.registry import settings_for
+from slurm_rl.slurm.model import PriorityWeights
 
 _YEAR = 365 * 86_400
 
@@ -97,7 +99,8 @@ class Advisor:
         self.lines: dict[str, _Line] = {}
         self.gpus_per_cpu: dict[str, float] = {}
         self.since: list[tuple[float, str, float, int]] = []  # time, partition, score and place of jobs advised since
-        self._sizes = (0, False, 1, 1)  # Slurm's weight of the job size, whether it favours small jobs, nodes, CPUs
+        self._weights = PriorityWeights()
+        self._machine = (1, 1)  # CPUs and nodes
         self._world: World | None = None
         self._alike: dict[str, tuple[Array, Array]] = {}  # partition -> what its jobs are like, and their scores
 
@@ -116,8 +119,7 @@ class Advisor:
         self = cls(bound, policy, run_times)
         self.floor = queue.floor
         order = np.array(plan.order, dtype=np.int64)
-        records = [queue.jobs[j] for j in plan.order]
-        sizes = np.array([f.job_size if (f := job.factors) else -1 for job in records], dtype=np.int64)
+        sizes = queue.size[order]
         sized = (queue.base[order] - sizes)[sizes >= 0] if len(order) else order
         self.other = int(sized.min()) if len(sized) else 0 if last is None else last.other
         partitions = queue.state.partitions
@@ -127,9 +129,9 @@ class Advisor:
             return self
         self.lines = {p.name: _Line() for p in partitions}
         scores = np.nan_to_num(plan.scores, posinf=1e300, neginf=-1e300)
-        numbers: dict[str, int] = {}
-        first = np.array([numbers.setdefault(job.partitions[0], len(numbers)) for job in records], dtype=np.int64)
-        for name, number in numbers.items():
+        first = queue.first[order]
+        for number in np.unique(first).tolist():
+            name = queue.partitions[number]
             mine = np.flatnonzero(first == number)
             best = mine[np.argsort(-scores[mine], kind="stable")]
             places = wanted[order[best]] + np.maximum(sizes[best], 0)
@@ -142,8 +144,8 @@ class Advisor:
             waited = np.maximum(queue.now - jobs["submit"][rows], 0)
             self._alike[name] = (_likeness(queue.estimate[rows], volume, waited), scores[mine])
         self._world = _one_job(queue, policy)
-        weights, nodes = queue.state.weights, queue.state.nodes
-        self._sizes = (weights.job_size, weights.favor_small, max(len(nodes), 1), max(sum(n.cpus for n in nodes), 1))
+        self._weights, nodes = queue.state.weights, queue.state.nodes
+        self._machine = (max(sum(n.cpus for n in nodes), 1), max(len(nodes), 1))
         self.gpus_per_cpu = weights_by_partition(nodes)
         for when, name, score, place in last.since if last is not None and last.policy is policy else []:
             if when > queue.state.taken and name in self.lines:
@@ -160,19 +162,25 @@ class Advisor:
         score = self._score(self._world, job, partition, int(now))
         if not np.isfinite(score):
             return None
-        size = self._size(job)
+        size = self._size(job, partition)
         at, factor = line.enter(score, self.bound, size, self.floor - self.other)
         self.since.append((now, partition, score, factor + size))
         return FirstFactor(factor, f"{self.policy.name} would put it at {at + 1} of {len(line.falling)}")
 
-    def _size(self, job: Submission) -> int:
-        """What Slurm will add to the job's priority for its size."""
-        weight, small, nodes, cpus = self._sizes
-        share = (min(job.nodes / nodes, 1.0) + min(job.cpus / cpus, 1.0)) / 2
-        return round(weight * (1.0 - share if small else share))
+    def _size(self, job: Submission, partition: str) -> int:
+        """What Slurm will add to the job's priority for its size (M1)."""
+        cpus, nodes = self._machine
+        asked = np.array([min(job.cpus, cpus)]), np.array([min(job.nodes, nodes)])
+        relative = RELATIVE_TO_TIME in self._weights.flags
+        limit = np.array([self._limit(job, partition)])
+        share = size_share(*asked, cpus, nodes, limit, small=self._weights.favor_small, relative=relative)
+        return round(self._weights.job_size * float(share[0]))
+
+    def _limit(self, job: Submission, partition: str) -> int:
+        return max(job.limit or self.limits.get(partition, _YEAR), 1)
 
     def _score(self, world: World, job: Submission, partition: str, now: int) -> float:
-        limit = max(job.limit or self.limits.get(partition, _YEAR), 1)
+        limit = self._limit(job, partition)
         volume = float(job_size(job.gpus, max(job.cpus, 1), self.gpus_per_cpu.get(partition, 1.0)))
         row = world["jobs"]
         row["submit"], row["limit"] = now, limit

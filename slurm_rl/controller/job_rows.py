@@ -10,11 +10,12 @@ from msgspec.structs import replace
 
 from slurm_rl.controller.live_gres import not_understood
 from slurm_rl.controller.ours import by_hand
+from slurm_rl.domain.cluster import KnownNodes
 from slurm_rl.domain.constraint import parse_constraint
 from slurm_rl.domain.optout import LeaveAlone
 from slurm_rl.errors import InputError
 from slurm_rl.kernel.arrays import LEVELS, Array
-from slurm_rl.slurm.model import PriorityFactors, SlurmJob, SlurmState
+from slurm_rl.slurm.model import PriorityFactors, SlurmJob, SlurmNode, SlurmState
 from slurm_rl.slurm.reasons import keeps_back
 
 FOREVER = 365 * 86_400  # what an unlimited job counts as
@@ -23,15 +24,15 @@ _ROOM = 10_000  # names beyond four for each job, with which numbering starts an
 
 ROW = np.dtype(
     [
-        *((name, np.int64) for name in ("job_id", "submit", "eligible", "limit", "base", "site")),
+        *((name, np.int64) for name in ("job_id", "submit", "eligible", "limit", "base", "site", "size", "tasks")),
         *((name, np.float64) for name in ("gpus", "cpus", "mem_gb", "nice", "share", "volume")),
         *((name, np.int32) for name in ("nodes", "tier", "why", "user", "account", "name", "qos")),
-        *((name, np.int32) for name in ("gpu_type", "partition", "gres", "features", "wish")),
+        *((name, np.int32) for name in ("gpu_type", "partition", "first", "gres", "features", "wish")),
         *((name, np.bool_) for name in ("pending", "holds", "never", "listed", "kept", "exclusive")),
         ("group", np.int32, (LEVELS,)),
     ]
 )
-_NUMBERED = ("why", "user", "account", "name", "qos", "gpu_type", "partition", "gres", "constraint")
+_NUMBERED = ("why", "user", "account", "name", "qos", "gpu_type", "partition", "first", "gres", "constraint")
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,8 @@ class JobRows:
     def __init__(self) -> None:
         self._around: Surroundings | None = None
         self._estimator: object = None
+        self._named: object = None
+        self._nodes: KnownNodes[SlurmNode] = {}
         self._forget()
 
     def _forget(self) -> None:
@@ -95,6 +98,12 @@ class JobRows:
         self._jobs: Sequence[SlurmJob] = ()  # keeps the records alive, and with them their identity
         self._rows = np.zeros(0, dtype=ROW)
         self.names = {name: Names() for name in _NUMBERED}
+
+    def nodes_like(self, named: object) -> KnownNodes[SlurmNode]:
+        """The nodes of the last look, as long as jobs name the same features and switches are where they were."""
+        if named != self._named:
+            self._named, self._nodes = named, {}
+        return self._nodes
 
     def read(self, jobs: Sequence[SlurmJob], around: Surroundings, estimator: object = None) -> Array:
         """A row for each job, in the order given; another estimator numbers its groups in its own way."""
@@ -117,7 +126,9 @@ class JobRows:
         """Finds the rows of records that differ from the last look by their priority alone; the rest of `unknown`."""
         if not unknown or not len(self._rows):
             return unknown
-        ids = dict(zip(self._rows["job_id"].tolist(), range(len(self._rows)), strict=True))
+        known = self._rows["job_id"]
+        same = np.flatnonzero(np.isin(known, [jobs[i].job_id for i in unknown]))
+        ids = dict(zip(known[same].tolist(), same.tolist(), strict=True))
         rest = []
         for i in unknown:
             job, row = jobs[i], ids.get(jobs[i].job_id, -1)
@@ -135,6 +146,7 @@ class JobRows:
         terms = [jobs[i].factors for i in changed.tolist()]
         rows["base"][changed] = [own_priority(f) if f else 0 for f in terms]
         rows["site"][changed] = [f.site if f else 0 for f in terms]
+        rows["size"][changed] = [f.job_size if f else -1 for f in terms]
         rows["share"][changed] = [f.fairshare_normalized if f else np.nan for f in terms]
         number = self.names["why"]
         rows["why"][changed] = [number(_why(jobs[i], around)) for i in changed.tolist()]
@@ -161,6 +173,8 @@ class JobRows:
             job.time_limit or most or FOREVER,
             own_priority(f) if f else 0,
             f.site if f else 0,
+            f.job_size if f else -1,
+            max(job.array_task_count, 1),
             gpus,
             job.cpus,
             job.mem_mb / 1024,
@@ -176,6 +190,7 @@ class JobRows:
             n["qos"](job.qos),
             n["gpu_type"](_gpu_type(job, around.types)),
             n["partition"](",".join(several)),
+            n["first"](job.partitions[0] if job.partitions else ""),
             n["gres"](job.gres),
             n["constraint"](job.features) if pending else -1,
             n["constraint"](_wish(job)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
 import numpy as np
@@ -22,14 +22,14 @@ from slurm_rl.slurm.model import SlurmJob, SlurmNode
 class NamedFeatures:
     """Features and lists of nodes that waiting jobs name; a list counts as a feature of the nodes that it allows."""
 
-    def __init__(self, jobs: Iterable[SlurmJob]) -> None:
-        waiting = [j for j in jobs if j.pending]
+    def __init__(self, waiting: Sequence[SlurmJob]) -> None:
         texts = {j.features for j in waiting} | {j.prefer for j in waiting}
         self.features = {n for text in texts if text for n in names_in(text)}
         excluded = dict.fromkeys(frozenset(j.excluded_nodes) for j in waiting if j.excluded_nodes)
         listed = dict.fromkeys(frozenset(j.required_nodes) for j in waiting if j.required_nodes)
         self._excluded = {names: f"@not{i}" for i, names in enumerate(excluded)}
         self._listed = {names: f"@in{i}" for i, names in enumerate(listed)}
+        self.named = (frozenset(self.features), tuple(self._excluded), tuple(self._listed))
 
     def of_node(self, node: SlurmNode) -> tuple[str, ...]:
         """Features of a node that matter to some job."""

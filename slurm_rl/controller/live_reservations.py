@@ -54,7 +54,7 @@ def kept_tables(state: SlurmState, workload: Workload, members: Sequence[SlurmNo
 def reservations_in_the_way(state: SlurmState, job: SlurmJob, *, to_user: bool = False) -> list[dict[str, Any]]:
     """What keeps nodes of a waiting job's partitions from it, if it started now; nothing where PrivateData hides it."""
     hidden = to_user and "reservations" in setting(state.config, "PrivateData").lower().split(",")
-    if hidden or job.reservation or not job.pending:
+    if hidden or job.reservation or not job.pending or not state.reservations:
         return []
     parts = {n.name for n in state.nodes if set(n.partitions) & set(job.partitions)}
     until = math.inf if job.time_limit is None else state.taken + job.time_limit

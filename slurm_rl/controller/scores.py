@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_rl.kernel.arrays import Array
-from slurm_rl.kernel.jit import kernel
+from slurm_rl.kernel.jit import kernel, quick_kernel
 from slurm_rl.policy.estimate import estimate
 from slurm_rl.policy.heuristics import call_score, multifactor_priority
 
 
-@kernel
+@quick_kernel
 def score_new(world: Array, now: float) -> float:
     """Estimates and scores the only job of a world."""
     w = world[0]
@@ -19,7 +19,7 @@ def score_new(world: Array, now: float) -> float:
     return score
 
 
-@kernel
+@quick_kernel
 def estimate_new(world: Array) -> None:
     """Estimates the only job of a world."""
     estimate(world[0], np.int64(0))

@@ -15,7 +15,7 @@ from slurm_rl.controller.live_gres import NamedFeatures, fill_devices, gres_of
 from slurm_rl.controller.live_limits import quota_tables
 from slurm_rl.controller.live_reservations import kept_tables, nodes_to_come
 from slurm_rl.controller.scores import multifactor_all
-from slurm_rl.domain.cluster import Cluster, NodeWatts, default_watts, node_classes
+from slurm_rl.domain.cluster import Cluster, KnownNodes, NodeWatts, default_watts, node_classes
 from slurm_rl.domain.optout import LeaveAlone
 from slurm_rl.domain.sizes import job_size, weights_by_partition
 from slurm_rl.domain.snapshot import Snapshot
@@ -52,6 +52,11 @@ class LiveQueue:
     never: frozenset[int]  # … of these, jobs that must not have a factor of ours, either
     weights: Mapping[str, float]
     floor: int  # no job is pushed below this priority
+    size: Array  # what Slurm's priority has for the job's size; -1 where it is not shown
+    gpus: Array  # of all its tasks
+    first: Array  # the partition that is named first, by number …
+    partitions: tuple[str, ...]  # … and the names of these
+    alone: tuple[SlurmJob, ...]  # jobs that are not ordered
     gpu_types: tuple[str, ...] = ()  # by the number that nodes of the snapshot carry
     workload: Workload | None = None  # that the snapshot's tables were made from
     limits: SiteLimits | None = None  # in force
@@ -60,6 +65,10 @@ class LiveQueue:
     @property
     def now(self) -> int:
         return self.snapshot.now
+
+    def rows_of(self, job_ids: Sequence[int]) -> list[int]:
+        """The indices of these jobs, as far as they are here."""
+        return np.flatnonzero(np.isin(self.ids, job_ids)).tolist()
 
 
 class GpuTypes(Protocol):
@@ -92,13 +101,15 @@ def observe(
     watts = gpus.watts if gpus is not None else default_watts
     waiting = [j for j in state.jobs if j.state == "PENDING"]
     wanted = NamedFeatures(waiting)
-    cluster, members = _cluster(state, speeds, watts, wanted)
-    known = set(cluster.partitions)
     memory = JobRows() if memory is None else memory
+    cluster, members = _cluster(state, speeds, watts, wanted, memory.nodes_like((wanted.named, state.topology)))
+    known = set(cluster.partitions)
     around = Surroundings.of(state, known, leave_alone)
     every = (*state.jobs, *(j for j in besides if known & set(j.partitions)))
     rows = memory.read(every, around, run_times)
     left_alone, never = _left_alone(rows[: len(state.jobs)], memory, every, state.taken, around)
+    aside = (rows["pending"] & (rows["why"] >= 0))[: len(state.jobs)]
+    alone = tuple(state.jobs[i] for i in np.flatnonzero(aside).tolist())
     takes_part = (rows["pending"] & (rows["why"] < 0)) | rows["holds"]
     takes_part[len(state.jobs) :] = True
     ordered = np.flatnonzero(takes_part)
@@ -155,6 +166,11 @@ def observe(
         never=never,
         weights=weights,
         floor=backfill_floor(state),
+        size=mine["size"].copy(),
+        gpus=mine["gpus"].astype(np.int64) * mine["tasks"],
+        first=mine["first"].copy(),
+        partitions=tuple(memory.names["first"].texts),
+        alone=alone,
         gpu_types=workload.type_names,
         workload=workload,
         limits=limits,
@@ -196,7 +212,7 @@ def finished_jobs(rows: Iterable[HistoryJob], nodes: Iterable[SlurmNode]) -> lis
 
 
 def _cluster(
-    state: SlurmState, speeds: SpeedMatrix, watts: NodeWatts, wanted: NamedFeatures
+    state: SlurmState, speeds: SpeedMatrix, watts: NodeWatts, wanted: NamedFeatures, known: KnownNodes[SlurmNode]
 ) -> tuple[Cluster, list[SlurmNode]]:
     """The nodes as classes of equals, and the nodes in the order in which the classes number them."""
     found = node_classes(
@@ -206,6 +222,7 @@ def _cluster(
         gres=gres_of,
         features=wanted.of_node,
         block=lambda node: state.topology.get(node.name, ""),
+        known=known,
     )
     members = list(itertools.chain.from_iterable(same for _, same in found))
     return Cluster(state.cluster, tuple(c for c, _ in found)), members

@@ -195,6 +195,7 @@ N = TypeVar("N", bound=SiteNode)
 
 Gres = tuple[tuple[str, int], ...]
 _Alike = tuple[str, int, int, int, str, Gres, tuple[str, ...], str]
+KnownNodes = dict[int, tuple[N, _Alike | None]]  # by identity, with what its equals share; None: in no partition
 
 
 def _nothing(_node: object) -> tuple[()]:
@@ -210,19 +211,29 @@ def node_classes(
     gres: Callable[[N], Gres] = _nothing,
     features: Callable[[N], tuple[str, ...]] = _nothing,
     block: Callable[[N], str] = lambda _node: "",
+    known: KnownNodes[N] | None = None,
 ) -> list[tuple[NodeClass, list[N]]]:
     """Nodes of these partitions (all, if none is named) as classes of equals, each with its nodes, as they come.
 
-    `gres` gives all kinds that a node has, or nothing where it has GPUs of one type alone.
+    `gres` gives all kinds that a node has, or nothing where it has GPUs of one type alone. `known` is the caller's,
+    empty at first and whenever `partitions`, `gres`, `features` or `block` say otherwise: an object that was there at
+    the last look is not looked at again.
     """
+    before = {} if known is None else known.copy()
+    now: KnownNodes[N] = {}
     alike: dict[_Alike, list[N]] = {}
     for node in nodes:
-        where = ",".join(p for p in node.partitions if not partitions or p in partitions)
-        if where:
+        if (seen := before.get(id(node))) is None:
+            where = ",".join(p for p in node.partitions if not partitions or p in partitions)
             kind = next((t for t, count in sorted(node.gpus.items()) if t and count), "")
-            more = (gres(node), features(node), block(node))
-            key = (kind, sum(node.gpus.values()), node.cpus, node.mem_mb, where, *more)
-            alike.setdefault(key, []).append(node)
+            own = (kind, sum(node.gpus.values()), node.cpus, node.mem_mb, where)
+            seen = (node, (*own, gres(node), features(node), block(node)) if where else None)
+        now[id(node)] = seen
+        if seen[1] is not None:
+            alike.setdefault(seen[1], []).append(node)
+    if known is not None:
+        known.clear()
+        known.update(now)
     found = []
     for (kind, gpus, cpus, mem, where, has, words, inside), same in alike.items():
         draws = gres_watts(node_gres(dict(has))) if has else watts(kind, gpus)

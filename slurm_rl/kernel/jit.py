@@ -135,6 +135,11 @@ def kernel(function: Callable[..., Any]) -> Any:
     return _njit(cache=_CACHED, nogil=True, error_model="numpy", no_cfunc_wrapper=True)(function)
 
 
+def quick_kernel(function: Callable[..., Any]) -> Any:
+    """A kernel of microseconds that keeps the GIL: getting it back from a thread at work would take longer."""
+    return _njit(cache=_CACHED, error_model="numpy", no_cfunc_wrapper=True)(function)
+
+
 class _Inner(CPUDispatcher):
     """A kernel without an entrance from Python."""
 

@@ -7,6 +7,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from slurm_rl.obs import quick_calls
+
 _TAIL = 65_536  # bytes
 
 
@@ -23,13 +25,16 @@ class AdviceLog:
         while True:
             if self._file < 0:
                 self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
-            fcntl.flock(self._file, fcntl.LOCK_SH)
+            try:
+                quick_calls.lock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:  # `prune` is at work
+                fcntl.flock(self._file, fcntl.LOCK_SH)
             try:
                 if os.fstat(self._file).st_nlink:
                     _whole(self._file, row)
                     return
             finally:
-                fcntl.flock(self._file, fcntl.LOCK_UN)
+                quick_calls.lock(self._file, fcntl.LOCK_UN)
             self.close()  # `prune` has put another file in its place
 
     def read(self, since: float) -> list[tuple[float, int, int]]:
@@ -75,7 +80,7 @@ def _parsed(path: Path, start: int) -> list[tuple[float, int, int]]:
 
 def _whole(file: int, row: bytes) -> None:
     """A disk that fills up may take a part of a line: it is ended, lest the next one be taken for its rest."""
-    written = os.write(file, row)
+    written = quick_calls.write(file, row)
     if written < len(row):
         with suppress(OSError):
             os.write(file, b"\n")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_rl.errors import InputError
+from slurm_rl.obs import quick_calls
 from slurm_rl.serve.gate import Gate, Key
 from slurm_rl.serve.limits import LARGEST
 from slurm_rl.slurm.sockets import RESERVED
@@ -45,7 +46,10 @@ class Visitor(socket.socket):
         gate, self.gate = self.gate, None
         if gate is not None:
             gate.leave(self.key)
-        super().close()
+        if self.family == socket.AF_UNIX and (descriptor := self.detach()) >= 0:
+            quick_calls.close(descriptor)
+        else:
+            super().close()
 
 
 class Door(socket.socket):
@@ -67,8 +71,7 @@ class Door(socket.socket):
 
     def accept(self) -> tuple[socket.socket, Any]:
         for _ in range(_AT_A_TIME):
-            descriptor, address = self._accept()  # type: ignore[attr-defined]
-            visitor = Visitor(self.family, self.type, self.proto, fileno=descriptor)
+            visitor, address = self._next()
             try:
                 refusal = self._refusal(visitor, address)
                 if not refusal and not self._served(visitor):
@@ -81,8 +84,16 @@ class Door(socket.socket):
                 visitor.close()
         raise BlockingIOError  # the others get their turn first
 
-    def _refusal(self, visitor: Visitor, address: Any) -> str:
+    def _next(self) -> tuple[Visitor, Any]:
+        if self.family == socket.AF_UNIX:
+            descriptor, kind = quick_calls.accept(self.fileno()), self.type | socket.SOCK_NONBLOCK
+            return Visitor(self.family, kind, self.proto, fileno=descriptor), ""
+        descriptor, address = self._accept()  # type: ignore[attr-defined]
+        visitor = Visitor(self.family, self.type, self.proto, fileno=descriptor)
         visitor.setblocking(False)
+        return visitor, address
+
+    def _refusal(self, visitor: Visitor, address: Any) -> str:
         key: Key = uid_of(visitor) if self.family == socket.AF_UNIX else str(address[0])
         refusal = self.gate.enter(key)
         if not refusal:
@@ -93,14 +104,17 @@ class Door(socket.socket):
         if self.family != socket.AF_UNIX or self.gate.is_stranger(visitor.key):
             return False
         try:
-            request = visitor.recv(LARGEST + 1, socket.MSG_PEEK)
+            request = quick_calls.receive(visitor.fileno(), LARGEST + 1, socket.MSG_PEEK)
         except BlockingIOError:
             return False  # it has not asked yet
         answer = self.at_once(int(visitor.key), request)
         if answer is None:
             return False
-        visitor.recv(len(request))  # what is left unread when a socket is closed resets the connection
-        visitor.send(answer)
+        descriptor = visitor.fileno()
+        quick_calls.receive(
+            descriptor, len(request)
+        )  # what is left unread when a socket is closed resets the connection
+        quick_calls.send(descriptor, answer, socket.MSG_NOSIGNAL)
         return True
 
     def _hold(self, visitor: Visitor, refusal: str) -> None:

@@ -30,6 +30,7 @@ from slurm_rl.slurm.updates import apply
 
 _MOST_NAMED = 500  # new jobs that are asked about by name
 _ASK_EVERY = 60.0  # seconds for which a change of --exclude or of CPUs by GPU may go unseen
+_LONG = ("squeue", "sprio")  # answers that are read portion by portion
 _CAREFUL = 3600.0  # seconds for which every field ends in a secret mark, after a value that held the separator
 _FLAT = ("", "topology/none", "topology/default", "topology/flat")  # plugins that know of no switch and no block
 
@@ -105,15 +106,16 @@ class CliClient:
             asked["sprio"] = ("sprio", "-h", "-o", sprio.factor_format(mark, plain=plain))
         if scontrol.setting(config, "AccountingStorageType") == "accounting_storage/slurmdbd":
             asked["sshare"] = ("sshare", "-h", "-P", "-a", "-o", "Account,User,FairShare")
-        said = dict(zip(asked, self.commands.run_all(list(asked.values())), strict=True))
+        answers = dict(zip(asked, self.commands.run_all(list(asked.values())), strict=True))
+        said = {name: "".join(answer) for name, answer in answers.items() if name not in _LONG}
         if self._seen.release != release:
             self._seen = _LastRead(release)
         seen = self._seen
-        factors = sprio.factors(said["sprio"], mark, seen.factors, plain=plain) if "sprio" in said else {}
+        factors = sprio.factors(answers["sprio"], mark, seen.factors, plain=plain) if "sprio" in answers else {}
         if release.known:
             waiting, cron = squeue.arrays(said.get("arrays", ""), mark), scontrol.cron_jobs(said.get("cron", ""))
             more = functools.partial(squeue.jobs, waiting=waiting, cron=cron, details=self._details, known=seen.jobs)
-            jobs = more(said["squeue"], mark, factors, traits, plain=plain)
+            jobs = more(answers["squeue"], mark, factors, traits, plain=plain)
             nodes = scontrol.nodes(said["nodes"], seen.nodes)
         else:
             every = jsonform.jobs(said["jobs as json"].encode(), factors, self._exclusive(traits, mark))
@@ -259,7 +261,7 @@ class CliClient:
             )
         except SlurmError:
             return "", {}
-        return counted, squeue_more.job_licenses(asked, mark)
+        return "".join(counted), squeue_more.job_licenses("".join(asked), mark)
 
     def health(self) -> Health:
         began = time.monotonic()

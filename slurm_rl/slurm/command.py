@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import secrets
+import selectors
 import socket
 import subprocess
 import threading
@@ -16,7 +18,8 @@ from pathlib import Path
 from slurm_rl.errors import EnvironmentMissing, SlurmError
 
 UNIT = "\x1f"  # separates fields, where no value holds it
-_PORTION = 1 << 18  # characters that are taken apart at once
+_PORTION = 1 << 17  # characters that are read and taken apart at once: a submission waits no longer than for these
+Answer = tuple[str, ...]  # what a command printed, in portions: of 100,000 jobs it is 40 MB
 PATIENCE = 1.0  # seconds of silence after which we look whether slurmctld is there at all
 
 # What Slurm's commands say -> what it means for the one who runs us. The first match wins.
@@ -46,10 +49,10 @@ class Load:
         self.calls = 0
         self.characters = 0
 
-    def add(self, said: str) -> None:
+    def add(self, characters: int) -> None:
         with self._lock:
             self.calls += 1
-            self.characters += len(said)
+            self.characters += characters
 
     def taken(self) -> tuple[int, int]:
         """(calls, characters) since the last time this was asked."""
@@ -91,6 +94,10 @@ class Commands:
 
     def run(self, *command: str, timeout: float | None = None) -> str:
         """The command's output; raises SlurmError if it fails or does not end in time."""
+        return "".join(self.answer(*command, timeout=timeout))
+
+    def answer(self, *command: str, timeout: float | None = None) -> Answer:
+        """The command's output, as it came; raises as `run`."""
         self.check_conf()
         limit = self.timeout if timeout is None else timeout
         try:
@@ -100,35 +107,54 @@ class Commands:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
+                bufsize=0,
                 user=self.user,
             )
         except FileNotFoundError:
             raise not_installed(command[0]) from None
         with process:
             try:
-                stdout, stderr = self._communicate(process, command, limit)
+                stdout, stderr = self._read(process, command, limit)
             finally:
                 process.kill()
-        self.load.add(stdout)
+        self.load.add(sum(map(len, stdout)))
         if process.returncode != 0:
-            raise failed(command[0], stderr or stdout)
+            raise failed(command[0], "".join(stderr or stdout))
         return stdout
 
-    def _communicate(self, process: subprocess.Popen[str], command: Sequence[str], limit: float) -> tuple[str, str]:
+    def _read(self, process: subprocess.Popen[bytes], command: Sequence[str], limit: float) -> tuple[Answer, Answer]:
+        """What it prints until it ends; text by text, where `communicate` would put 40 MB together at once."""
         deadline = time.monotonic() + limit
-        while True:
+        out, err = process.stdout, process.stderr
+        if out is None or err is None:
+            raise ValueError(f"{command[0]} must be started with pipes")
+        heard = {out.fileno(): _Heard(), err.fileno(): _Heard()}
+        with selectors.DefaultSelector() as ready:
+            for pipe in heard:
+                ready.register(pipe, selectors.EVENT_READ)
+            while ready.get_map():
+                left = deadline - time.monotonic()
+                told = ready.select(max(min(left, PATIENCE), 0.0))
+                for key, _ in told:
+                    if not heard[key.fd].more(os.read(key.fd, _PORTION)):
+                        ready.unregister(key.fd)
+                if not told or left <= 0:
+                    self._still_waiting(command, left, limit, heard[err.fileno()])
+        while process.poll() is None:
             left = deadline - time.monotonic()
             try:
-                return process.communicate(timeout=max(min(left, PATIENCE), 0.0))
-            except subprocess.TimeoutExpired as expired:
-                if left <= PATIENCE:
-                    said = expired.stderr.decode(errors="replace") if isinstance(expired.stderr, bytes) else ""
-                    raise failed(command[0], f"{said}\nno answer within {limit:g} s") from None
-            # Slurm's commands try again and again when slurmctld or munged is gone; do not wait for that.
-            if command[0] not in ("sacct", "sacctmgr") and (why := self.silent_because()):
-                raise SlurmError(f"{command[0]}: {why}")
+                process.wait(max(min(left, PATIENCE), 0.0))
+            except subprocess.TimeoutExpired:
+                self._still_waiting(command, left, limit, heard[err.fileno()])
+        return heard[out.fileno()].said(), heard[err.fileno()].said()
+
+    def _still_waiting(self, command: Sequence[str], left: float, limit: float, err: _Heard) -> None:
+        """Raises SlurmError if it is no use to wait any longer."""
+        if left <= PATIENCE:
+            raise failed(command[0], f"{''.join(err.said())}\nno answer within {limit:g} s")
+        # Slurm's commands try again and again when slurmctld or munged is gone; do not wait for that.
+        if command[0] not in ("sacct", "sacctmgr") and (why := self.silent_because()):
+            raise SlurmError(f"{command[0]}: {why}")
 
     def silent_because(self) -> str:
         """Why nobody answers, if it can be told: munged is gone, or slurmctld is down; "" if both may just be slow."""
@@ -166,10 +192,27 @@ class Commands:
             return ""
         return "" if " UP" in done.stdout or " DOWN" not in done.stdout else done.stdout.strip().splitlines()[0]
 
-    def run_all(self, commands: Sequence[Sequence[str]]) -> list[str]:
+    def run_all(self, commands: Sequence[Sequence[str]]) -> list[Answer]:
         """Runs commands side by side, so that their answers are of nearly one moment."""
         with ThreadPoolExecutor(len(commands)) as pool:
-            return list(pool.map(lambda command: self.run(*command), commands))
+            return list(pool.map(lambda command: self.answer(*command), commands))
+
+
+class _Heard:
+    """The text of a pipe."""
+
+    def __init__(self) -> None:
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._texts: list[str] = []
+
+    def more(self, read: bytes) -> bool:
+        """Adds what was read; False: that was the end."""
+        if text := self._decode(read, not read):
+            self._texts.append(text)
+        return bool(read)
+
+    def said(self) -> Answer:
+        return tuple(self._texts)
 
 
 def not_installed(program: str) -> EnvironmentMissing:
@@ -205,29 +248,47 @@ class NotPlain(SlurmError):
     """Some value holds the separator of fields, or the answer is cut short: `records` can tell."""
 
 
-def split_records(output: str, fields: Sequence[str], mark: str, *, plain: bool = False) -> list[str]:
+def split_records(output: str | Answer, fields: Sequence[str], mark: str, *, plain: bool = False) -> list[str]:
+    """What `each_record` yields."""
+    return list(each_record(output, fields, mark, plain=plain))
+
+
+def each_record(output: str | Answer, fields: Sequence[str], mark: str, *, plain: bool = False) -> Iterator[str]:
     """`records` as texts, their fields separated by "\0", which nothing that Slurm prints can hold.
 
     Two looks at a record that has not changed give equal texts, whatever their marks. `plain`: `mark` ends records
     alone, and UNIT the other fields, which takes a third less text; raises NotPlain where a value holds UNIT.
     """
-    found: list[str] = []
-    separators, end, at = len(fields) - 1, f"{mark}\n", 0
+    end, unread = f"{mark}\n", ""
     over = f"\0{mark.removeprefix(UNIT)}\n" if plain else "\0\n"
-    while at < len(output):  # in portions: a submission must not wait for one long step of the interpreter
-        cut = output.find(end, at + _PORTION)
-        until = len(output) if cut < 0 else cut + len(end)
-        portion = output[at:until].replace("\0", "\ufffd")
-        pieces = portion.replace(UNIT if plain else mark, "\0").split(over)
-        if pieces.pop() != "" or any(p.count("\0") != separators for p in pieces):
-            if plain:
-                raise NotPlain(f"Slurm's answer is cut short or has other fields than asked for ({fields[0]}, …)")
-            # Some value begins with a line break, or the answer is cut short: count fields.
-            whole = output.replace("\0", "\ufffd").replace(mark, "\0")
-            return ["\0".join(r.values()) for r in records(whole, fields, "\0")]
-        found += pieces
-        at = until
-    return found
+    portions = _portions(output)
+    for read in portions:  # a submission must not wait for one long step of the interpreter
+        unread += read
+        cut = unread.rfind(end) + len(end)
+        if cut < len(end):
+            continue
+        text = unread[:cut].replace("\0", "\ufffd").replace(UNIT if plain else mark, "\0")
+        pieces = text.split(over)
+        pieces.pop()
+        # Only a value can add a separator or an end, and nothing takes one away: the sum tells of each record.
+        if text.count("\0") != len(pieces) * len(fields):
+            break
+        unread = unread[cut:]
+        yield from pieces
+    if not unread:
+        return
+    if plain:
+        raise NotPlain(f"Slurm's answer is cut short or has other fields than asked for ({fields[0]}, …)")
+    # Some value begins with a line break, or the answer is cut short: count fields from here on.
+    rest = (unread + "".join(portions)).replace("\0", "\ufffd").replace(mark, "\0")
+    for record in records(rest, fields, "\0"):
+        yield "\0".join(record.values())
+
+
+def _portions(output: str | Answer) -> Iterator[str]:
+    for text in (output,) if isinstance(output, str) else output:
+        for at in range(0, len(text), _PORTION):
+            yield text[at : at + _PORTION]
 
 
 def key_values(line: str) -> Mapping[str, str]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from slurm_rl.errors import SlurmError
-from slurm_rl.slurm.command import UNIT, split_records
+from slurm_rl.slurm.command import UNIT, Answer, split_records
 from slurm_rl.slurm.model import PriorityFactors
 
 FACTOR_FIELDS = ("%i", "%Y", "%A", "%B", "%F", "%J", "%P", "%Q", "%S", "%T", "%N", "%f")
@@ -20,14 +20,16 @@ def factor_format(mark: str, *, plain: bool = False) -> str:
 
 
 def factors(
-    output: str, mark: str, known: dict[str, tuple[int, PriorityFactors]] | None = None, *, plain: bool = False
+    output: str | Answer, mark: str, known: dict[str, tuple[int, PriorityFactors]] | None = None, *, plain: bool = False
 ) -> dict[int, PriorityFactors]:
     """Weighted priority terms by job id, of several partitions those of the best one; `known` as of `jobs`."""
     before = {} if known is None else known
-    lines = split_records(output, FACTOR_FIELDS, mark, plain=plain)
-    rows = [before.get(raw) or _factor(raw.split("\0")) for raw in lines]
+    now: dict[str, tuple[int, PriorityFactors]] = {}
+    rows = []
+    for raw in split_records(output, FACTOR_FIELDS, mark, plain=plain):
+        row = now[raw] = before.get(raw) or _factor(raw.split("\0"))
+        rows.append(row)
     if known is not None:
-        now = dict(zip(lines, rows, strict=True))
         known.clear()
         known.update(now)
     found = dict(rows)

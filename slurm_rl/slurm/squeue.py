@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import itemgetter
 from sys import intern
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from slurm_rl.errors import SlurmError
-from slurm_rl.slurm.command import UNIT, records, split_records
+from slurm_rl.slurm.command import UNIT, Answer, each_record, records
 from slurm_rl.slurm.gres import asked_of_each_node
 from slurm_rl.slurm.model import PriorityFactors, SlurmJob
 from slurm_rl.slurm.quantities import (
@@ -145,7 +145,7 @@ class KnownJobs:
 
 
 def jobs(
-    output: str,
+    output: str | Answer,
     mark: str,
     factors: Mapping[int, PriorityFactors],
     traits: Traits,
@@ -164,21 +164,21 @@ def jobs(
     fields = job_fields(traits)
     known = KnownJobs() if known is None else known
     state, behind = fields.index("State"), len(fields) - fields.index("PriorityLong")
-    printed = _records(split_records(output, fields, mark, plain=plain), known.jobs, waiting, state)
-    before = list(map(known.jobs.get, printed.values()))
+    each = each_record(output, fields, mark, plain=plain)
+    lines, ids, before = _records(each, known.jobs, waiting, state)
     if callable(details):
-        states = (
-            job.state if job is not None else _field(raw, state)
-            for job, raw in zip(before, printed.values(), strict=True)
-        )
-        pending = (job_id for job_id, is_in in zip(printed, states, strict=True) if is_in == "PENDING")
+        pending = [
+            job_id
+            for job_id, raw, job in zip(ids, lines, before, strict=True)
+            if (job.state if job is not None else _field(raw, state)) == "PENDING"
+        ]
         details = details(frozenset(pending))
     others = {i for i in details.keys() | known.details.keys() if details.get(i) != known.details.get(i)}
     others |= cron ^ known.cron
-    found = []
-    for (job_id, raw), same, terms in zip(printed.items(), before, map(factors.get, printed), strict=True):
-        job, last = same, None if same is not None else known.printed.get(job_id)
-        if last is not None and _same_but_priority(raw, last, behind):
+    found, now, printed, term = [], {}, {}, factors.get
+    for job_id, raw, same in zip(ids, lines, before, strict=True):
+        job, terms = same, term(job_id)
+        if job is None and (last := known.printed.get(job_id)) is not None and _same_but_priority(raw, last, behind):
             # Every job's priority changes when Slurm calculates them anew: that alone is no reason to read it again.
             own = first_number(raw.rsplit("\0", behind)[1], 0)
             job = msgspec.structs.replace(known.jobs[last], priority=own, factors=terms)
@@ -189,20 +189,27 @@ def jobs(
         elif job.factors is not terms:
             job = msgspec.structs.replace(job, factors=terms)
         found.append(job)
-    known.jobs, known.printed = dict(zip(printed.values(), found, strict=True)), printed
+        now[raw] = job
+        printed[job_id] = raw
+    known.jobs, known.printed = now, printed
     known.details, known.cron = dict(details), cron
     return found
 
 
 def _records(
-    lines: list[str], known: Mapping[str, SlurmJob], waiting: Mapping[int, Waiting], state: int
-) -> dict[int, str]:
-    """What is printed of each record by job id; of several lines the first one, with the tasks of them all."""
+    lines: Iterable[str], known: Mapping[str, SlurmJob], waiting: Mapping[int, Waiting], state: int
+) -> tuple[list[str], list[int], list[SlurmJob | None]]:
+    """What is printed of each record, its id, and what it was last read as, if it was printed so then.
+
+    Of several lines of a record the first one counts, with the tasks of them all: of an array of a million tasks there
+    are as many, which are not kept.
+    """
     if not waiting:
-        ids = [job.job_id if (job := known.get(raw)) is not None else _job_id(raw) for raw in lines]
-        printed = dict(zip(ids, lines, strict=True))
-        if len(printed) == len(lines):
-            return printed
+        lines = list(lines)
+        before = [known.get(raw) for raw in lines]
+        ids = [job.job_id if job is not None else _job_id(raw) for raw, job in zip(lines, before, strict=True)]
+        if len(set(ids)) == len(ids):
+            return lines, ids, before
     rows: dict[str, tuple[str, str, str]] = {}
     tasks: dict[str, list[str]] = {}
     listed: dict[str, set[str]] = {}
@@ -213,11 +220,11 @@ def _records(
             tasks.setdefault(job_id, []).append(task)
             listed.setdefault(array, set()).add(task)
     _add_waiting(tasks, listed, waiting, lambda job_id: _field(rows[job_id][2], state - 3) == "PENDING")
-    merged = (
+    merged = [
         "\0".join((job_id, array, ",".join(tasks.get(job_id, (task,))), rest))
         for job_id, (array, task, rest) in rows.items()
-    )
-    return {_job_id(raw): raw for raw in merged}
+    ]
+    return merged, [_job_id(raw) for raw in merged], [known.get(raw) for raw in merged]
 
 
 def _job_id(raw: str) -> int:

@@ -11,7 +11,7 @@ import msgspec
 
 from slurm_rl.domain.keys import Key
 from slurm_rl.domain.keys import key_values as job_keys
-from slurm_rl.slurm.command import records, split_records
+from slurm_rl.slurm.command import Answer, records, split_records
 from slurm_rl.slurm.gres import gpus_by_unit
 from slurm_rl.slurm.model import SlurmJob
 from slurm_rl.slurm.quantities import expand_hosts, first_number, named, present, seconds
@@ -64,7 +64,7 @@ def squeue_excluded(mark: str) -> tuple[str, ...]:
     return ("squeue", "-h", "-a", "-t", "PENDING", "-o", "".join(field + mark for field in _EXCLUDED_FIELDS))
 
 
-def details(said: str, excluded: str, mark: str, traits: Traits) -> dict[int, RequestDetails]:
+def details(said: str | Answer, excluded: str | Answer, mark: str, traits: Traits) -> dict[int, RequestDetails]:
     """By job id what `squeue_details` and `squeue_excluded` say; jobs of which they say nothing are left out."""
     found = {}
     for raw in split_records(said, _detail_fields(traits), mark):

@@ -9,10 +9,14 @@ import sys
 import tempfile
 import threading
 import time
+from pathlib import Path
 
+import msgspec
 from unit.live.fake_slurm import NOW, FakeSlurm, a_job, a_running_job
 
-from slurm_rl.slurm.model import SlurmJob
+from perf import recorded
+from slurm_rl.slurm.cli import CliClient
+from slurm_rl.slurm.model import SlurmJob, SlurmState
 
 PENDING, NODES = 10_000, 1_000
 
@@ -39,19 +43,46 @@ def large_slurm(pending: int = PENDING, nodes: int = NODES) -> FakeSlurm:
     return FakeSlurm(*waiting, *running, nodes=nodes, weights=15_000)
 
 
-def serve(path: str, policy: str) -> None:
-    """The service as `slurm-rl serve` runs it, with ticks every 10 s; says `ready` when the first one is over."""
+class SlurmOfPrograms(CliClient):
+    """The real client over the programs of `programs.py`; its time is the site's."""
+
+    def __init__(self, conf: Path) -> None:
+        super().__init__(conf, timeout=60)
+        self.began = time.time()
+
+    def now(self) -> float:
+        return recorded.NOW + time.time() - self.began
+
+    def snapshot(self) -> SlurmState:
+        return msgspec.structs.replace(super().snapshot(), taken=self.now())
+
+
+def serve(path: str, policy: str, conf: str = "") -> None:
+    """The service as `slurm-rl serve` runs it, with ticks every 10 s; says `ready` when the first one is over.
+
+    Slurm is in memory, or else the programs beside `conf`. The end of each tick is printed, with its seconds of the
+    processor in this thread.
+    """
     from slurm_rl.config import Config
     from slurm_rl.controller.live import ControllerLive, warm_up
-    from slurm_rl.controller.tick import Controller
+    from slurm_rl.controller.tick import Controller, TickOutcome
     from slurm_rl.obs.journal import Journal
     from slurm_rl.serve import run
 
     with tempfile.TemporaryDirectory(prefix="srl-") as state:
         config = Config(mode="enforce", policy=policy, socket=path, state_dir=state)
-        slurm = large_slurm()
+        slurm = SlurmOfPrograms(Path(conf)) if conf else large_slurm()
         began = time.time()
-        controller = Controller(config, slurm, Journal(config.journal), clock=lambda: NOW + time.time() - began)
+        clock = slurm.now if isinstance(slurm, SlurmOfPrograms) else lambda: NOW + time.time() - began
+
+        class Told(Controller):
+            def tick(self) -> TickOutcome:
+                began, spent = time.perf_counter(), time.thread_time()
+                outcome = super().tick()
+                print("tick", time.perf_counter() - began, time.thread_time() - spent, flush=True)
+                return outcome
+
+        controller = Told(config, slurm, Journal(config.journal), clock=clock)
         live = ControllerLive(controller, Journal(config.journal, durable=False))
         warm_up(live)
 

@@ -15,7 +15,7 @@ import msgspec
 from slurm_rl.errors import SlurmError
 from slurm_rl.slurm import squeue
 from slurm_rl.slurm.cli import CliClient
-from slurm_rl.slurm.command import Commands
+from slurm_rl.slurm.command import Answer, Commands
 from slurm_rl.slurm.model import JobUpdate, SlurmState, UpdateResult, UpdateStatus
 from slurm_rl.slurm.release import parse_release
 
@@ -70,6 +70,7 @@ class Site:
         self.waiting: dict[int, dict[str, str]] = {}
         self.own: dict[int, list[int]] = {}  # by job: age, fair share, size, QOS, nice
         self.site: dict[int, int] = {}
+        self._lines: dict[int, str] = {}  # by identity of the record: its fields as last printed, joined by "\0"
         self.users = {f"u{i}": (f"g{i % 40}", self.rng.random()) for i in range(400)}
         self.nodes_said = [self._node(i) for i in range(1, nodes + 1)]
         self.running = [self._running(i) for i in range(1, nodes + 1)]
@@ -116,7 +117,12 @@ class Site:
     def _priority(self, job_id: int) -> None:
         age, share, size, qos, nice = self.own[job_id]
         total = age + share + size + 500 + qos + self.site[job_id] - nice
-        self.waiting[job_id]["PriorityLong"] = str(max(total, 1))
+        self._set(job_id, "PriorityLong", str(max(total, 1)))
+
+    def _set(self, job_id: int, field: str, value: str) -> None:
+        record = self.waiting[job_id]
+        record[field] = value
+        self._lines.pop(id(record), None)
 
     def _node(self, i: int) -> str:
         kind = "a100" if i % 3 else "h100"
@@ -151,10 +157,11 @@ class Site:
         self.now += seconds
         changed = self.rng.sample(list(self.waiting), max(round(share * len(self.waiting)), 1))
         for job_id in changed[: len(changed) // 4]:
+            self._lines.pop(id(self.waiting[job_id]), None)
             del self.waiting[job_id], self.own[job_id], self.site[job_id]
             self.submit()
         for job_id in changed[len(changed) // 4 :]:
-            self.waiting[job_id]["StartTime"] = str(self.now + self.rng.randrange(100_000))
+            self._set(job_id, "StartTime", str(self.now + self.rng.randrange(100_000)))
 
     def age(self) -> None:
         """Slurm calculates priorities anew (PriorityCalcPeriod): every waiting job has others."""
@@ -170,8 +177,18 @@ class Site:
         rows = named if only else [*self.waiting.values(), *(self.running if running else ())]
         absent = {"tres-per-socket": "N/A", "cpus-per-tres": "N/A", "%x": ""}
         names = {"%A": "ArrayJobID"}
-        asked = [(names.get(f, f), absent.get(f, ""), end) for f, end in zip(fields, ends, strict=True)]
-        return "".join("".join(r.get(name, none) + end for name, none, end in asked) + "\n" for r in rows)
+        asked = [(names.get(f, f), absent.get(f, "")) for f in fields]
+        whole = tuple(fields) == squeue.JOB_FIELDS
+        lines = []
+        for r in rows:
+            line = self._lines.get(id(r)) if whole else None
+            if line is None:
+                line = "\0".join(r.get(name, none) for name, none in asked)
+                if whole:
+                    self._lines[id(r)] = line
+            lines.append(line)
+        last = f"{ends[-1]}\n"
+        return (last.join(lines) + last if lines else "").replace("\0", ends[0])
 
     def sprio(self, mark: str) -> str:
         lines = []
@@ -188,6 +205,49 @@ class Site:
         return "".join(f"{account}|{user}|{share:.6f}\n" for user, (account, share) in self.users.items())
 
 
+def said(site: Site, command: Sequence[str]) -> str:
+    """What a command prints."""
+    match tuple(command):
+        case ("scontrol", "show", "config"):
+            return _CONFIG
+        case ("scontrol", "ping"):
+            return "Slurmctld(primary) at large is UP\n"
+        case ("scontrol", "show", "assoc_mgr"):
+            return ""
+        case ("sdiag",):
+            return _SDIAG.format(pending=len(site.waiting), running=len(site.running))
+        case ("scontrol", "-o", "show", "reservation"):
+            return "No reservations in the system\n"
+        case ("scontrol", "-o", "-a", "show", "partition"):
+            more = f"Nodes=n[1-{site.nodes}] PriorityJobFactor=1 PriorityTier=1 State=UP"
+            return f"PartitionName=batch Default=YES DefaultTime=01:00:00 MaxTime=7-00:00:00 {more}\n"
+        case ("scontrol", "-o", "-d", "show", "node"):
+            return "\n".join(site.nodes_said) + "\n"
+        case ("squeue", *_, "-O", asked):
+            pairs = [one.split(":", 1) for one in asked.split(",")]
+            fields, ends = [f for f, _ in pairs], [end for _, end in pairs]
+            return site.squeue(fields, ends, running="PENDING" not in command, only=_named(command))
+        case ("squeue", *_, "-o", asked):
+            mark = asked.removeprefix("%A").partition("%x")[0]
+            return site.squeue(("%A", "%x"), (mark, mark), running=False, only=_named(command))
+        case ("sprio", *_, asked) if "%Y" in asked:
+            return site.sprio(asked.partition("%f")[2])
+        case ("sprio", *_, asked):
+            mark, only = asked.removeprefix("%i").partition("%S")[0], _named(command)
+            rows = ((i, site.site.get(i)) for i in only) if only else site.site.items()
+            return "".join(f"{i}{mark}{factor}{mark}\n" for i, factor in rows if factor is not None)
+        case ("sshare", *_):
+            return site.sshare()
+        case ("sacct", *_):
+            return ""
+    raise SlurmError(f"not printed here: {command}")
+
+
+def _named(command: Sequence[str]) -> list[int]:
+    """The jobs that are asked about by name; none: all."""
+    return [int(i) for i in command[command.index("-j") + 1].split(",")] if "-j" in command else []
+
+
 class _Printed(Commands):
     """Answers as the processes would, and counts what is asked."""
 
@@ -198,55 +258,13 @@ class _Printed(Commands):
 
     def run(self, *command: str, timeout: float | None = None) -> str:
         began = time.process_time()
-        said = self._said(command)
-        self.load.add(said)
+        text = said(self.site, command)
+        self.load.add(len(text))
         self.spent += time.process_time() - began
-        return said
+        return text
 
-    def run_all(self, commands: Sequence[Sequence[str]]) -> list[str]:
-        return [self.run(*command) for command in commands]  # one after the other: each is timed
-
-    def _said(self, command: tuple[str, ...]) -> str:
-        site = self.site
-        match command:
-            case ("scontrol", "show", "config"):
-                return _CONFIG
-            case ("scontrol", "ping"):
-                return "Slurmctld(primary) at large is UP\n"
-            case ("scontrol", "show", "assoc_mgr"):
-                return ""
-            case ("sdiag",):
-                return _SDIAG.format(pending=len(site.waiting), running=len(site.running))
-            case ("scontrol", "-o", "show", "reservation"):
-                return "No reservations in the system\n"
-            case ("scontrol", "-o", "-a", "show", "partition"):
-                more = f"Nodes=n[1-{site.nodes}] PriorityJobFactor=1 PriorityTier=1 State=UP"
-                return f"PartitionName=batch Default=YES DefaultTime=01:00:00 MaxTime=7-00:00:00 {more}\n"
-            case ("scontrol", "-o", "-d", "show", "node"):
-                return "\n".join(site.nodes_said) + "\n"
-            case ("squeue", *_, "-O", asked):
-                pairs = [one.split(":", 1) for one in asked.split(",")]
-                fields, ends = [f for f, _ in pairs], [end for _, end in pairs]
-                return site.squeue(fields, ends, running="PENDING" not in command, only=self._named(command))
-            case ("squeue", *_, "-o", asked):
-                mark = asked.removeprefix("%A").partition("%x")[0]
-                return site.squeue(("%A", "%x"), (mark, mark), running=False, only=self._named(command))
-            case ("sprio", *_, asked) if "%Y" in asked:
-                return site.sprio(asked.partition("%f")[2])
-            case ("sprio", *_, asked):
-                mark, only = asked.removeprefix("%i").partition("%S")[0], self._named(command)
-                rows = ((i, site.site.get(i)) for i in only) if only else site.site.items()
-                return "".join(f"{i}{mark}{factor}{mark}\n" for i, factor in rows if factor is not None)
-            case ("sshare", *_):
-                return site.sshare()
-            case ("sacct", *_):
-                return ""
-        raise SlurmError(f"not printed here: {command}")
-
-    @staticmethod
-    def _named(command: Sequence[str]) -> list[int]:
-        """The jobs that are asked about by name; none: all."""
-        return [int(i) for i in command[command.index("-j") + 1].split(",")] if "-j" in command else []
+    def run_all(self, commands: Sequence[Sequence[str]]) -> list[Answer]:
+        return [(self.run(*command),) for command in commands]  # one after the other: each is timed
 
 
 class LargeSlurm(CliClient):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -81,6 +82,42 @@ def test_submissions(report: Report) -> None:
     report.add(Row("submission at 200/s, p99", "ms", float(np.quantile(took, 0.99)), 5.0))
     peak = int(next(row.split()[1] for row in status.splitlines() if row.startswith("VmHWM"))) / 1024
     report.add(Row("service over 10k jobs, peak memory", "MB", peak, 600))
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("chrt") is None, reason="needs root and chrt")
+def test_submissions_over_a_hundred_thousand_jobs(report: Report) -> None:
+    """200 a second while ticks go over 100,000 jobs on 10,000 nodes, read from programs that print them.
+
+    Service and client run at a real-time priority: on a machine at work, the clock would tell of the others.
+    """
+    first = ("chrt", "--rr", "5", sys.executable, str(ROOT / "tests" / "perf" / "live.py"))
+    with tempfile.TemporaryDirectory(prefix="srl-") as directory:
+        programs = [sys.executable, str(ROOT / "tests" / "perf" / "programs.py"), directory, "100000", "10000"]
+        socket, conf = str(Path(directory) / "s"), str(Path(directory) / "slurm.conf")
+        with subprocess.Popen(programs, stdout=subprocess.PIPE, env=environment(), text=True) as site:
+            try:
+                assert site.stdout is not None
+                assert site.stdout.readline() == "ready\n"
+                command = [*first, "serve", socket, "sjf-age@user", conf]
+                with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(), text=True) as serving:
+                    try:
+                        assert serving.stdout is not None
+                        assert any(line == "ready\n" for line in serving.stdout)
+                        submit = [*first, "submit", socket, str(RATE), "60"]
+                        done = subprocess.run(submit, stdout=subprocess.PIPE, text=True, env=environment(), check=True)
+                        status = Path(f"/proc/{serving.pid}/status").read_text()
+                    finally:
+                        serving.send_signal(signal.SIGTERM)
+                        serving.communicate(timeout=60)
+            finally:
+                site.terminate()
+    said = json.loads(done.stdout)
+    took = np.array(said["milliseconds"])
+    assert said["advised"] > len(took) / 4, "most of the answers were empty"
+    report.add(Row("submission over 100k jobs, p50", "ms", float(np.quantile(took, 0.5)), 1.0))
+    report.add(Row("submission over 100k jobs, p99", "ms", float(np.quantile(took, 0.99)), 5.0))
+    peak = int(next(row.split()[1] for row in status.splitlines() if row.startswith("VmHWM"))) / 1024
+    report.add(Row("service over 100k jobs, peak memory", "MB", peak, 1500))
 
 
 @pytest.mark.parametrize("kind", ["sjf-age@user", "network"])

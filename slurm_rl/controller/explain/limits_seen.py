@@ -31,19 +31,17 @@ class LimitsSeen:
     def see(self, client: SlurmClient, state: SlurmState) -> None:
         words = setting(state.config, "PrivateData").lower().replace(" ", "").split(",")
         self._private = not _HIDING.isdisjoint(words)
-        waiting = [j for j in state.jobs if j.pending]
+        reasons = {j.reason for j in state.jobs if j.state == "PENDING"}
         by_limits = enforced(setting(state.config, "AccountingStorageEnforce"))
-        if not 0 <= state.taken - self._read < _EVERY and (
-            any(map(is_limit, {j.reason for j in waiting})) or (waiting and by_limits)
-        ):
+        if not 0 <= state.taken - self._read < _EVERY and (any(map(is_limit, reasons)) or (reasons and by_limits)):
             self._read = state.taken
             self._text = client.assoc_mgr()
         counted = ""
         asked: Mapping[int, Mapping[str, int]] = {}
-        if waiting and (setting(state.config, "Licenses") or any(j.reason == "Licenses" for j in waiting)):
+        if reasons and (setting(state.config, "Licenses") or "Licenses" in reasons):
             counted, asked = client.licenses()
         self._site = None
-        if waiting and (by_limits or counted):
+        if reasons and (by_limits or counted):
             limits = site_limits(self._text if by_limits else "", counted, state.partitions)
             self._site = SiteLimits(limits, asked)
 

@@ -67,7 +67,7 @@ class QueueReport:
     ) -> QueueReport:
         """The same queue with other forecasts; what does not depend on them is not made again."""
         told = replace(self, forecast=forecast, deferrals=deferrals)
-        shared = "_ids _ranks _deferrals _texts _of_users _records _alone _work _in_partitions _columns".split()
+        shared = "_ids _ranks _deferrals _texts _of_users _records _work _in_partitions _columns".split()
         vars(told).update({name: value for name, value in vars(self).items() if name in shared})
         return told.prepared()
 
@@ -111,7 +111,7 @@ class QueueReport:
 
     @cached_property
     def _records(self) -> list[SlurmJob]:
-        return [*(self.queue.jobs[j] for j in self.plan.order), *self._alone]
+        return [*(self.queue.jobs[j] for j in self.plan.order), *self.queue.alone]
 
     @cached_property
     def _texts(self) -> list[str]:
@@ -146,7 +146,7 @@ class QueueReport:
 
     def _sort_keys(self, name: str) -> list[Any]:
         if name in ("estimate", "start"):
-            alone = [math.inf] * len(self._alone)
+            alone = [math.inf] * len(self.queue.alone)
             if name == "start":
                 return [*self._starts[:, 0].tolist(), *alone]
             return [*(float(self.queue.estimate[j]) for j in self.plan.order), *alone]
@@ -195,12 +195,12 @@ class QueueReport:
     @cached_property
     def _columns(self) -> _Columns:
         order = np.array(self.plan.order, dtype=np.int64)
-        records, jobs = self._records[: len(order)], self.queue.snapshot.world["jobs"]
+        jobs = self.queue.snapshot.world["jobs"]
         return _Columns(
             self.queue.line[order],
             jobs["user"][order],
             jobs["account"][order],
-            np.array([sum(r.gpus.values()) * max(r.array_task_count, 1) for r in records], dtype=np.int64),
+            self.queue.gpus[order],
             self.queue.estimate[order],
         )
 
@@ -212,11 +212,9 @@ class QueueReport:
     @cached_property
     def _ids(self) -> dict[int, int]:
         """Position of each job: those in order first."""
-        return {job.job_id: position for position, job in enumerate(self._records)}
-
-    @cached_property
-    def _alone(self) -> list[SlurmJob]:
-        return [job for job in self.queue.state.jobs if job.job_id in self.queue.left_alone]
+        ordered = self.queue.ids[np.array(self.plan.order, dtype=np.int64)].tolist()
+        found = {job_id: position for position, job_id in enumerate(ordered)}
+        return found | {job.job_id: len(found) + i for i, job in enumerate(self.queue.alone)}
 
     @cached_property
     def _ranks(self) -> Array:

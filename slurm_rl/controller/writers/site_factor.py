@@ -63,8 +63,7 @@ class SiteFactorWriter:
         """How many factors are no longer as written: an operator, a restart or backfill changed them."""
         if not self._written:
             return 0
-        ids = {key[0] for key in self._written}
-        rows = [i for i, j in enumerate(queue.jobs) if j.job_id in ids]
+        rows = queue.rows_of([key[0] for key in self._written])
         seen = {
             key_of(queue.jobs[i]): site
             for i, site in zip(rows, queue.site[rows].tolist(), strict=True)

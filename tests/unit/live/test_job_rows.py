@@ -56,6 +56,7 @@ def change(slurm: FakeSlurm, rng: random.Random, number: int) -> None:
                 {"factors": None},
                 {"time_limit": None},
                 {"exclusive": True},
+                {"array_job_id": job_id, "array_tasks": "0-6", "array_task_count": 7},
                 {"user": "d", "account": "other"},
             )
         )
@@ -73,6 +74,17 @@ def change(slurm: FakeSlurm, rng: random.Random, number: int) -> None:
         slurm.partitions = tuple(
             msgspec.structs.replace(p, priority_tier=p.priority_tier + 1) for p in slurm.partitions
         )
+    i = rng.randrange(len(slurm.nodes))
+    one = rng.choice(({"cpus_allocated": number}, {"state": "DOWN"}, {"state": "IDLE"}, {"features": ("f", "g3")}))
+    changed = msgspec.structs.replace(slurm.nodes[i], **one)
+    slurm.nodes = (*slurm.nodes[:i], changed, *slurm.nodes[i + 1 :])
+    # Squeue prints by priority, which changes; and priorities do.
+    order = rng.sample(sorted(slurm.jobs), len(slurm.jobs))
+    slurm.jobs = {i: slurm.jobs[i] for i in order}
+    for job in [slurm.jobs[i] for i in order[:8]]:
+        if job.factors is not None:
+            more = msgspec.structs.replace(job.factors, age=number, job_size=rng.randrange(50))
+            slurm.jobs[job.job_id] = msgspec.structs.replace(job, factors=more, priority=job.priority + 1)
     slurm.now += rng.choice((0, 10, 40))
 
 
@@ -93,9 +105,11 @@ def same(a: LiveQueue, b: LiveQueue) -> None:
         left, right = a.snapshot.world[table], b.snapshot.world[table]
         assert left.tobytes() == right.tobytes(), table
     assert running(a) == running(b)
-    for name in ("base", "site", "line", "estimate", "spread"):
+    for name in ("base", "site", "line", "estimate", "spread", "size", "gpus"):
         assert np.array_equal(getattr(a, name), getattr(b, name)), name
     assert a.jobs == b.jobs
+    assert a.alone == b.alone
+    assert [a.partitions[i] for i in a.first] == [b.partitions[i] for i in b.first]
     assert (a.left_alone, a.never, a.gpu_types) == (b.left_alone, b.never, b.gpu_types)
     assert a.snapshot.kept_back == b.snapshot.kept_back
     assert np.array_equal(a.snapshot.pending, b.snapshot.pending)
@@ -114,7 +128,8 @@ def test_a_memory_never_shows() -> None:
                 learns.learn([Finished("a", "job3", 1.0, True, 3600, 50.0)] * 5)
         if number == 20:
             alone = LeaveAlone(users=("b",))
-        state = slurm.snapshot()
+        switches = rng.choice(({}, {"n1": "s1"}, {"n1": "s2", "n2": "s2"}))
+        state = msgspec.structs.replace(slurm.snapshot(), topology=switches)
         with_memory = observe(state, kept, POLICY, None, alone, memory=memory)
         same(with_memory, observe(state, anew, POLICY, None, alone))
         assert len(with_memory.snapshot.pending) > 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ import pytest
 from recordings import MARK, Recording
 
 from slurm_rl.slurm import scontrol, squeue, squeue_more
-from slurm_rl.slurm.command import UNIT, NotPlain
+from slurm_rl.slurm.command import UNIT, NotPlain, split_records
 from slurm_rl.slurm.model import PriorityFactors, SlurmJob, SlurmNode
 from slurm_rl.slurm.sprio import factors as read_factors
 
@@ -110,6 +111,21 @@ def test_a_mark_at_the_end_of_records_tells_the_same_as_one_at_each_field(releas
     factors = read_factors(lean[1], MARK, plain=True)
     assert squeue.jobs(lean[0], MARK, factors, recording.traits, plain=True) == first_look(recording, said, sprio)
     assert sum(map(len, lean)) < 0.8 * (len(said) + len(sprio))
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("plain", [True, False])
+def test_portions_may_end_anywhere(release: str, plain: bool) -> None:
+    recording, rng = Recording(release), random.Random(5)
+    said = recording("squeue.txt")
+    if plain:
+        said = said.replace(f"{MARK}\n", "\0").replace(MARK, UNIT).replace("\0", f"{MARK}\n")
+    fields = squeue.job_fields(recording.traits)
+    whole = split_records(said, fields, MARK, plain=plain)
+    for size in (1, 7, 100, 5000):
+        cuts = sorted({0, len(said), *(rng.randrange(len(said)) for _ in range(len(said) // size))})
+        portions = tuple(said[a:b] for a, b in itertools.pairwise(cuts))
+        assert split_records(portions, fields, MARK, plain=plain) == whole
 
 
 @pytest.mark.parametrize(
