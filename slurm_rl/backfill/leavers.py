@@ -121,7 +121,7 @@ def begin_gains(w: Record, slot: int) -> None:
 
 @inner
 def earliest(w: Record, pool: int, s: int) -> int:
-    """A time before which a request does not fit if it does not now: by what is free in sum as running jobs leave."""
+    """A time before which a request does not fit: by what is free in sum, now (0) and as running jobs leave."""
     sums, requests = t.sums(w), t.requests(w)
     if w.sum_count < 0:
         _make_sums(w, pool)
@@ -154,10 +154,11 @@ def _make_sums(w: Record, pool: int) -> None:
     """Once a cycle: a job that starts in it only takes away until its own end, so that the bound stands."""
     sums, requests, total = t.sums(w), t.requests(w), t.total(w)
     cpu, mem, gpu = total[NOW, pool, CPU], total[NOW, pool, MEM], total[NOW, pool, GPU]
+    sums[0, CPU], sums[0, MEM], sums[0, GPU], sums[0, _DUE] = cpu, mem, gpu, 0
     base = t.pools(w).first_job[pool]
-    w.sum_count = t.pools(w).running[pool]
-    for i in range(w.sum_count):
-        j = t.running(w)[base + i]
+    w.sum_count = t.pools(w).running[pool] + 1
+    for i in range(1, w.sum_count):
+        j = t.running(w)[base + i - 1]
         k = np.int64(t.jobs(w).request[j])
         units = max(requests.units[k], _held_units(w, j))  # a live site's records may disagree
         cpu += units * requests.cpu[k]

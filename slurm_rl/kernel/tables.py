@@ -93,7 +93,7 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "then": (INT, 2),  # [pieces, 4] what is free on each node when the last of `leavers` have left, and a mark
     "gain": (WHOLE, 2),  # [some slots, leavers] units of a shape for which a node has more room then; -1: not known
     "gains_known": (INT, 2),  # [some slots, 2] the mark that a row of `gain` belongs to, and how far it goes
-    "sums": (INT, 2),  # [running jobs, 4] when one leaves, and CPUs, MB and GPUs that are free in sum then
+    "sums": (INT, 2),  # [1 + running jobs, 4] CPUs, MB, GPUs free in sum now, and when one leaves, and that time
     "alike": (INT, 1),  # beside `fitting`: how many nodes from one on are alike; not used without runs
     "tally": (INT, 1),  # backfill `slurm`, scratch: jobs tested of each user, then of each partition
     "fitting": (INT, 1),  # scratch: nodes that placement `slurm` may choose from …
