@@ -293,7 +293,6 @@ def _world(scene: Scene, jobs: Array, came: Array, submit: Array, run: Array) ->
         **network_tables(policy, len(rows)),
         **meta_tables(policy, len(pools)),
     )
-    make_tables(world, rule)
     if rule.profile == "nodes":
         enough_rows(world, 512, on_nodes=True)
     world["speed"] = np.ones_like(scene.workload.speed)  # run times are drawn as they are on whatever nodes
@@ -306,6 +305,7 @@ def _world(scene: Scene, jobs: Array, came: Array, submit: Array, run: Array) ->
     if scene.workload.rejected:
         live["state"][:present][np.isin(jobs, list(scene.workload.rejected))] = REJECTED
     _hold(world, old, np.searchsorted(jobs, scene.running), scene.running, now)
+    make_tables(world, rule)
     link_kernels(world, policy.row, placer, rule)
     if sorts_as_it_looks(world):
         link(world, "start_best")

@@ -113,7 +113,8 @@ class ReplayState:
         settings |= self.rule.told(slurm) | self.placement.settings
         settings["fixed_order"] = settings["fixed_order"] and "tiers" not in own
         counts = (pays(workload) if by_runs is None else by_runs) and not preempt
-        settings["by_runs"] = counts and "kept" not in own and may_count(workload, backfill, self.placement.name)
+        counts = counts and "kept" not in own and not settings.get("least_loaded")
+        settings["by_runs"] = counts and may_count(workload, backfill, self.placement.name)
         self.world = self._make_world(settings, run_time, events or NodeEvents(), own)
         self.cycles_per_second = 0.0
 

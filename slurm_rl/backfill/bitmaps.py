@@ -1,64 +1,18 @@
-"""Sets of nodes over time, as sched/backfill keeps them: which nodes no pending job has reserved, from when to when."""
+"""Sets of nodes over time, as sched/backfill keeps them: which nodes no pending job has reserved, from when to when.
+
+The bits are those of pieces (pieces.py): of nodes, unless the World has runs.
+"""
 
 from __future__ import annotations
-
-import itertools
 
 import numpy as np
 
 from slurm_rl.backfill.rows import row_at
 from slurm_rl.kernel import tables as t
-from slurm_rl.kernel.arrays import OTHER, ROW, Record
-from slurm_rl.kernel.build import pack_bits
+from slurm_rl.kernel.arrays import Record
 from slurm_rl.kernel.jit import inlined, inner
-from slurm_rl.kernel.tables import World
 
 ALLOWED, CHOSEN, LEAVING, FIRST_SET = np.arange(4)  # rows of the table `bitmaps`: scratch, and then the sets over time
-
-
-def make_bitmaps(world: World) -> None:
-    """Gives a World the tables of the rule `slurm`."""
-    jobs, requests, nodes = world["jobs"], world["requests"], world["nodes"]
-    depth = max(min(int(world["bf_depth"]), len(jobs)), 1)
-    part = np.zeros(len(requests), dtype=np.int64)
-    part[jobs["request"]] = jobs["partition"]
-    words = world["part_bits"].shape[1]
-    # select/cons_tres leaves out nodes that are too small in CPUs or memory, but not those without the job's GPUs.
-    large = pack_bits(
-        (nodes["cpu"][None, :] >= requests["cpu"][:, None]) & (nodes["mem"][None, :] >= requests["mem"][:, None])
-    )
-    world["rows"] = np.zeros(2 * depth + 4, dtype=ROW)  # a reservation begins two rows at most
-    world["bitmaps"] = np.zeros((int(FIRST_SET) + 2 * depth + 4, words), dtype=np.int64)
-    kinds = np.zeros((len(world["kind_ptr"]) - 1, len(nodes)), dtype=bool)
-    for kind, (at, end) in enumerate(itertools.pairwise(world["kind_ptr"].tolist())):
-        kinds[kind, world["kind_node"][at:end]] = True
-    world["kind_bits"] = pack_bits(kinds)
-    reach = world["part_bits"][part]
-    for s in np.flatnonzero(requests["chain"] >= 0).tolist():
-        at = int(requests["chain"][s])
-        while at >= 0:
-            kind, at = world["node_sets"][at].tolist()
-            reach[s] |= world["kind_bits"][kind]
-    usable = reach & large
-    if len(world["kept"]):  # a last row for what reservations leave to one job
-        usable = np.concatenate([usable, np.zeros((1, words), dtype=np.int64)])
-    world["reach"], world["usable"] = reach, usable
-    world["counted"] = (
-        world["used"].shape[2] == 0
-        and world["free"].shape[2] == OTHER
-        and not requests["careful"].any()
-        and not (requests["chain"] >= 0).any()
-        and not (requests["switches"].any() or requests["segment"].any())
-    )
-    world["then"] = np.zeros((len(nodes), 5), dtype=np.int64)
-    world["mark"] = 0
-    # Those that are held back may stand before many that are looked at (L3, V2).
-    held = len(world["quotas"]) + len(world["kept"]) > 0
-    slots = max(len(requests) if held else min(depth, len(requests)), 1)
-    world["avail"] = np.zeros((slots, len(nodes)), dtype=np.int64)
-    world["roomy"] = np.zeros((slots, words), dtype=np.int64)
-    world["slot_request"] = np.zeros(slots, dtype=np.int64)
-    world["tally"] = np.zeros(len(world["users"]) + len(world["part_bits"]), dtype=np.int64)
 
 
 @inlined
@@ -73,21 +27,22 @@ def all_free(w: Record, begin: int) -> int:
     bits = t.bitmaps(w)
     t.rows(w).time[0] = begin
     t.rows(w).row[0] = FIRST_SET
-    for k in range(bits.shape[1]):
+    for k in range(w.first_word, w.last_word):
         bits[FIRST_SET, k] = -1
     return 1
 
 
 @inner
-def free_between(w: Record, count: int, s: int, begin: int, end: int, horizon: int) -> int:
-    """Leaves in ALLOWED the nodes of a request that are free from `begin` to `end`; when to look again, or 0.
+def free_between(w: Record, count: int, base: int, begin: int, end: int, horizon: int, bound: int) -> int:
+    """Leaves in ALLOWED the nodes of a row of `usable` that are free from `begin` to `end`; when to look again, or 0.
 
-    S7: that is when the first set begins that has a node which those before it, from `begin` on, lack.
+    S7: that is when the first set begins that has a node which those before it, from `begin` on, lack. If `bound` is
+    later than that, nobody asks for ALLOWED, and it is not finished.
     """
     bits, usable, rows = t.bitmaps(w), t.usable(w), t.rows(w)
-    words = bits.shape[1]
-    for k in range(words):
-        bits[ALLOWED, k] = usable[s, k]
+    low, high = w.first_word, w.last_word
+    for k in range(low, high):
+        bits[ALLOWED, k] = usable[base, k]
     if begin >= horizon:
         return 0
     i = row_at(w, count, begin + 1) - 1
@@ -99,13 +54,15 @@ def free_between(w: Record, count: int, s: int, begin: int, end: int, horizon: i
         here = rows.row[i]
         if later == 0 and i + 1 < count:
             following = rows.row[i + 1]
-            for k in range(words):
-                if usable[s, k] & bits[following, k] & ~(bits[ALLOWED, k] & bits[here, k]):
+            for k in range(low, high):
+                if usable[base, k] & bits[following, k] & ~(bits[ALLOWED, k] & bits[here, k]):
                     later = rows.time[i + 1]
                     break
+            if later > 0 and bound > later:
+                break
         if not inside:
             break
-        for k in range(words):
+        for k in range(low, high):
             bits[ALLOWED, k] &= bits[here, k]
         i += 1
     return later
@@ -119,7 +76,7 @@ def overlaps(w: Record, count: int, begin: int, end: int, horizon: int) -> bool:
     if begin >= horizon:
         return False
     while i < count and rows.time[i] < end:
-        for k in range(bits.shape[1]):
+        for k in range(w.first_word, w.last_word):
             if bits[CHOSEN, k] & ~bits[rows.row[i], k]:
                 return True
         i += 1
@@ -138,7 +95,7 @@ def _split(w: Record, count: int, instant: int) -> int:
         rows.row[i] = rows.row[i - 1]
     rows.time[at] = instant
     rows.row[at] = FIRST_SET + count
-    for k in range(bits.shape[1]):
+    for k in range(w.first_word, w.last_word):
         bits[FIRST_SET + count, k] = bits[rows.row[at - 1], k]
     return count + 1
 
@@ -154,7 +111,7 @@ def reserve(w: Record, count: int, begin: int, end: int, horizon: int) -> int:
         count = _split(w, count, end)
     i = row_at(w, count, begin)
     while i < count and rows.time[i] < end:
-        for k in range(bits.shape[1]):
+        for k in range(w.first_word, w.last_word):
             bits[rows.row[i], k] &= ~bits[CHOSEN, k]
         i += 1
     return count

@@ -66,9 +66,9 @@ def make_tables(world: World, rule: Rule) -> None:
 
         make_reserved(world)
     if rule.profile == "bitmaps":
-        from slurm_rl.backfill.bitmaps import make_bitmaps
+        from slurm_rl.backfill.slurm_tables import make_slurm_tables
 
-        make_bitmaps(world)
+        make_slurm_tables(world)
 
 
 RULES = Catalogue(

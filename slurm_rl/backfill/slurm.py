@@ -1,8 +1,9 @@
 """Backfill `slurm`: the main scheduler's passes and the cycles of sched/backfill, on named nodes.
 
 Implements S1 to S3 and S5 to S8 of docs/backfill.md. Every reservation takes whole nodes (bitmaps.py). When a
-job could run is asked of running.py. Two shortcuts are exact, since a cycle only uses nodes up: it ends when no later
-job could start now, and a job like one that found no place is not planned again until another plan was made.
+job could run is asked of running.py. Three shortcuts are exact, since a cycle only uses nodes up: it ends when no later
+job could start now, a job like one that found no place is not planned again until another plan was made, and a job is
+not tried at a time at which all nodes together have no room for it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from slurm_rl.backfill.bitmaps import ALLOWED, CHOSEN, all_free, free_between, overlaps, reserve
-from slurm_rl.backfill.running import masked, may_run, note_started, will_run
+from slurm_rl.backfill.pieces import begin_cycle, mark_chosen
+from slurm_rl.backfill.running import by_room, masked, may_run, not_before, note_started, room_now, usable_row, will_run
 from slurm_rl.backfill.slurm_reserved import look_at_reservations, main_pass_beside
 from slurm_rl.backfill.starting import begin, try_start
 from slurm_rl.kernel import tables as t
@@ -20,6 +22,7 @@ from slurm_rl.kernel.arrays import EXTRA, NOW, Array, Record
 from slurm_rl.kernel.jit import inlined, inner, kernel
 from slurm_rl.kernel.quotas import AMOUNTS, JOBS, LICENSES, RESERVED, held_back
 from slurm_rl.kernel.reserved import own_reservation
+from slurm_rl.place.capacity import fits_totals
 from slurm_rl.place.kernels import call_place, deferred
 
 _NOTHING, _STARTED, _RESERVED = range(3)  # what a cycle did for a job
@@ -69,8 +72,13 @@ def main_pass(
             elif t.requests(w).misfit[s] != stamp:
                 for k in range(words):
                     bits[ALLOWED, k] = reach[s, k] & ~bits[CHOSEN, k]
-                masked(w, pool, NOW, EXTRA)
-                entries = call_place(w, s, EXTRA)
+                if w.by_runs:
+                    w.within = 1
+                    entries = call_place(w, s, NOW)
+                    w.within = 0
+                else:
+                    masked(w, pool, NOW, EXTRA)
+                    entries = call_place(w, s, EXTRA)
                 if entries > 0:
                     begin(w, j, now, entries)
                     started[count] = j
@@ -92,12 +100,13 @@ def slurm_cycle(
     jobs, requests = t.jobs(w), t.requests(w)
     if w.quotas_0 + w.kept_0 == 0:
         last = min(last, first + w.bf_depth)
+    begin_cycle(w, pool)
     # Reservations matter only to a later job that could start now: without one, the cycle would change nothing.
     final = -1
     for i in range(first, last):
         s = np.int64(jobs.request[order[i]])
         if requests.misfit[s] != stamp and requests.fitted[s] != stamp:
-            if call_place(w, s, NOW) > 0:
+            if _fits_now(w, s, stamp):
                 requests.fitted[s] = stamp
             else:
                 requests.misfit[s] = stamp
@@ -107,10 +116,10 @@ def slurm_cycle(
         return 0
     horizon = (now + w.bf_window) // w.bf_resolution * w.bf_resolution
     count = all_free(w, now // w.bf_resolution * w.bf_resolution)
-    w.slots = 0
     if w.bf_user > 0 or w.bf_part > 0:
         t.tally(w)[:] = 0
     starts, plans, tested = 0, 0, 0
+    unsure = False  # whether the last job that could start has to be asked again
     i = first
     while i <= final:
         j = order[i]
@@ -140,6 +149,7 @@ def slurm_cycle(
             plans += 1
             started[starts] = j
             starts += 1
+            unsure = True
             if w.bf_starts > 0 and starts >= w.bf_starts:
                 break
             continue
@@ -150,9 +160,33 @@ def slurm_cycle(
                 requests.vain_stamp[s], requests.vain_limit[s], requests.vain_plan[s] = stamp, limit, plans
             continue
         plans += 1
-        while final >= i and not _could_start(w, now, pool, order[final], count, horizon, stamp):
-            final -= 1
+        if unsure or final < i or _touches_room(w, np.int64(jobs.request[order[final]]), stamp):
+            while final >= i and not _could_start(w, now, pool, order[final], count, horizon, stamp):
+                final -= 1
+            unsure = False
     return starts
+
+
+@inner
+def _fits_now(w: Record, s: int, stamp: int) -> bool:
+    """Whether a request fits as things are."""
+    if not by_room(w):
+        return call_place(w, s, NOW) > 0
+    if not fits_totals(w, s, NOW):
+        return False
+    return t.in_sum(w)[room_now(w, s, stamp)] >= t.requests(w).units[s]
+
+
+@inlined
+def _touches_room(w: Record, s: int, stamp: int) -> bool:
+    """Whether the nodes that were just reserved, CHOSEN, have room for a request as things are."""
+    if not by_room(w):
+        return True
+    bits, roomy, slot = t.bitmaps(w), t.roomy(w), room_now(w, s, stamp)
+    touches = False
+    for k in range(w.first_word, w.last_word):
+        touches |= bits[CHOSEN, k] & roomy[slot, k] != 0
+    return touches
 
 
 @inlined
@@ -187,13 +221,13 @@ def _could_start(w: Record, now: int, pool: int, j: int, count: int, horizon: in
     late = requests.late_stamp[s] == stamp and limit >= requests.late_limit[s]
     if requests.misfit[s] == stamp or (late and plain):
         return False
-    base = s
+    base = usable_row(w, s, stamp)
     if w.kept_0 > 0:
         at, _ = look_at_reservations(w, j, s, now, horizon)
         if at != now:
             return False
         base = t.usable(w).shape[0] - 1
-    free_between(w, count, base, now, now + limit, horizon)
+    free_between(w, count, base, now, now + limit, horizon, now)
     if may_run(w, s, pool, stamp):
         return True
     if plain:
@@ -206,8 +240,9 @@ def _plan(w: Record, now: int, pool: int, j: int, s: int, count: int, horizon: i
     """Starts a job, or reserves nodes for it (S7): which of them, and the number of sets over time."""
     limit, resolution = t.jobs(w).limit[j], w.bf_resolution
     later = now
-    base: Any = s
+    base: Any = usable_row(w, s, stamp)
     again: Any = np.int64(0)
+    bound = not_before(w, now, pool, s, stamp)
     while True:
         begins = later
         if w.kept_0 > 0:
@@ -215,9 +250,13 @@ def _plan(w: Record, now: int, pool: int, j: int, s: int, count: int, horizon: i
             if begins < 0:
                 return _NOTHING, count
             base = t.usable(w).shape[0] - 1
-        later = free_between(w, count, base, begins, begins + limit, horizon)
+        later = free_between(w, count, base, begins, begins + limit, horizon, bound)
         if again > 0 and (later == 0 or again < later):
             later = again
+        if later > 0 and bound > later:
+            continue
+        if bound > now + w.bf_window:
+            return _NOTHING, count
         found, entries = will_run(w, now, pool, j, s, later, stamp)
         if entries == 0:
             if later == 0:
@@ -225,6 +264,8 @@ def _plan(w: Record, now: int, pool: int, j: int, s: int, count: int, horizon: i
             continue
         start = max(found, begins)
         if start <= now:
+            if w.by_runs:
+                mark_chosen(w, entries, count)
             begin(w, j, now, entries)
             note_started(w, j)
             return _STARTED, count
@@ -232,7 +273,7 @@ def _plan(w: Record, now: int, pool: int, j: int, s: int, count: int, horizon: i
             continue
         if start > now + w.bf_window:
             return _NOTHING, count
-        _mark_chosen(w, entries)
+        mark_chosen(w, entries, count)
         lower = start // resolution * resolution
         upper = (start + limit) // resolution * resolution
         if overlaps(w, count, lower, upper, horizon):
@@ -240,14 +281,3 @@ def _plan(w: Record, now: int, pool: int, j: int, s: int, count: int, horizon: i
             continue
         lower = max(lower, t.rows(w).time[0])
         return _RESERVED, reserve(w, count, lower, max(upper, lower + resolution), horizon)
-
-
-@inlined
-def _mark_chosen(w: Record, entries: int) -> None:
-    """Leaves in CHOSEN the nodes of the placement in `t.spot(w)`."""
-    bits, spot = t.bitmaps(w), t.spot(w)
-    for k in range(bits.shape[1]):
-        bits[CHOSEN, k] = 0
-    for i in range(entries):
-        n = spot.node[i]
-        bits[CHOSEN, n >> 6] |= np.int64(1) << (n & 63)

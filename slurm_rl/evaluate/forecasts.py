@@ -186,6 +186,7 @@ def _simulation(prepared: Prepared, site: SiteRules) -> ReplayState:
         placement=site.placement or RULES[site.backfill].placement,
         influence=site.influence,
         weights=dict(site.weights) if site.weights else None,
+        by_runs=False if site.settings.get("least_loaded") else None,
     )
     for name, value in site.settings.items():
         if simulation.rule.on_tick and name in (WORLD.names or ()):

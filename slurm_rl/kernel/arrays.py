@@ -51,8 +51,6 @@ REQUEST = np.dtype(
         ("misfit", "i8"),  # stamp of the last pass in which it did not fit what is free
         ("misfit_both", "i8"),  # … did not fit beside EASY's reservation
         ("fitted", "i8"),  # backfill `slurm`: the cycle at the beginning of which it was found to fit
-        ("slot_stamp", "i8"),  # backfill `slurm`: the cycle in which it was given …
-        ("slot", "i8"),  # … this row of `avail`
         ("late_stamp", "i8"),  # backfill `slurm`: the cycle in which one like it could not start …
         ("late_limit", "i8"),  # … with this limit, or a longer one
         ("vain_stamp", "i8"),  # backfill `slurm`: the cycle in which one like it found no place at any time …
@@ -217,6 +215,35 @@ CHOOSER = np.dtype(
     align=True,
 )
 ROW = np.dtype([("time", "i8"), ("row", "i8")], align=True)
+# Backfill `slurm`: what units of requests are like, whatever their number; nodes have the same room for them.
+SHAPE = np.dtype(
+    [
+        ("cpu", "i8"),
+        ("mem", "i8"),
+        ("gpu", "i8"),
+        ("most", "i8"),  # units on one node
+        ("kind", "i8"),
+        ("request", "i8"),  # one of the requests
+        ("stamp", "i8"),  # the cycle in which it was given …
+        ("slot", "i8"),  # … this row of `avail`
+    ],
+    align=True,
+)
+# Backfill `slurm` on large machines: neighbouring nodes that the same jobs hold (backfill/pieces.py).
+PIECE = np.dtype([("node", "i8"), ("count", "i8"), ("next", "i8")], align=True)
+# Backfill `slurm`: running jobs in the order of their expected ends, node by node.
+LEAVER = np.dtype([("due", "i8"), ("piece", "i8")], align=True)
+LEFT = np.dtype(
+    [
+        ("count", "i8"),  # nodes
+        ("request", "i8"),  # of the job that leaves …
+        ("units", "i8"),  # … and how many on each node
+        ("cpu", "i8"),  # free on each node when it has left
+        ("mem", "i8"),
+        ("gpu", "i8"),
+    ],
+    align=True,
+)
 EVENT = np.dtype([("time", "i8"), ("node", "i8"), ("up", "i8")], align=True)
 LOG = np.dtype([("node", "i4"), ("units", "i4")], align=True)
 # A request, and its share of the jobs that wait or run.
@@ -230,6 +257,7 @@ SCALARS = [
     ("by_remaining", "i8"),  # 1: preemption compares remaining run times, 0: priorities
     ("placer", "i8"),  # of the placement, by its place in the catalogue
     ("by_runs", "i8"),  # 1: nodes that are alike are counted (place/runs.py), and `free` is kept for NOW alone
+    ("within", "i8"),  # 1: a placement by runs keeps to the nodes in ALLOWED (backfill/bitmaps.py)
     ("mixed", "i8"),  # 1: some node has GPUs of several types
     ("by_block", "i8"),  # 1: the placement keeps gangs within blocks
     ("blocks", "i8"),  # of nodes: blocks or leaf switches; 1: there is nothing to keep within
@@ -258,7 +286,13 @@ SCALARS = [
     ("clean_up", "i8"),  # seconds from a job's end until its nodes are free
     ("counted", "i8"),  # 1: a node is CPUs, MB and GPUs that are alike, and a request has one set of nodes
     ("slots", "i8"),  # rows of `avail` in use
-    ("mark", "i8"),  # whose what is in `then` is
+    ("mark", "i8"),  # which rows of `then` and `gain` are of use
+    ("first_word", "i8"),  # of sets of nodes: the first …
+    ("last_word", "i8"),  # … and the one behind the last
+    ("piece_count", "i8"),  # of `pieces` in use; 0: a node is a piece
+    ("leaver_count", "i8"),  # rows of `leavers` in use …
+    ("leaving", "i8"),  # … and how many of the running jobs they are of
+    ("sum_count", "i8"),  # rows of `sums` in use; -1: they are not made yet
     ("last_cycle", "i8"),  # when the last backfill cycle was
     ("due_pools", "i8"),  # pools for which a backfill cycle is due
     ("fixed_order", "i8"),  # 1: the order of two waiting jobs never changes, so that a sorted queue is kept

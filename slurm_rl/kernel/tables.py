@@ -26,15 +26,19 @@ from slurm_rl.kernel.arrays import (
     GPU_MILLI,
     GROUP,
     JOB,
+    LEAVER,
+    LEFT,
     LIVE,
     LOG,
     MIX,
     NODE,
     OTHER,
+    PIECE,
     POOL,
     REQUEST,
     ROW,
     SCALARS,
+    SHAPE,
     TURN,
     TYPE,
     USER,
@@ -74,10 +78,23 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "usable": (INT, 2),  # backfill `slurm`: [requests, words] bits of the nodes that are large enough
     "bitmaps": (INT, 2),  # backfill `slurm`, scratch: sets of nodes (backfill/bitmaps.py)
     "kind_bits": (INT, 2),  # backfill `slurm`: [kinds, words] bits of the nodes that jobs of a kind may use
-    "avail": (INT, 2),  # backfill `slurm`, scratch: [slots, nodes] units of a request that a node has room for
-    "roomy": (INT, 2),  # backfill `slurm`, scratch: [slots, words] bits of the nodes with room
-    "then": (INT, 2),  # backfill `slurm`, scratch: [nodes, 5] what is free when some have left (running.py)
-    "slot_request": (INT, 1),  # backfill `slurm`, scratch: [slots] the request that a row of `avail` is for
+    "shapes": (SHAPE, 1),  # backfill `slurm`: distinct units of requests
+    "shape_of": (INT, 1),  # backfill `slurm`: [requests] its shape
+    # Backfill `slurm`, scratch of a cycle; a node is a piece unless the World has runs (backfill/pieces.py):
+    "pieces": (PIECE, 1),  # [nodes] neighbours that the same jobs hold; not used without runs
+    "piece_of": (INT, 1),  # [nodes] the piece that begins with a node; not used without runs
+    "avail": (INT, 2),  # [slots, pieces] units of a shape that each node of a piece has room for
+    "able": (INT, 2),  # [slots, words] bits of the pieces that a shape may use at all
+    "roomy": (INT, 2),  # [slots, words] bits of the pieces with room
+    "in_sum": (INT, 1),  # [slots] units that all have room for
+    "slot_shape": (INT, 1),  # [slots] the shape that a row of `avail` is for
+    "leavers": (LEAVER, 1),  # who leaves when (backfill/leavers.py) …
+    "left": (LEFT, 1),  # … and what is free then
+    "then": (INT, 2),  # [pieces, 4] what is free on each node when the last of `leavers` have left, and a mark
+    "gain": (WHOLE, 2),  # [some slots, leavers] units of a shape for which a node has more room then; -1: not known
+    "gains_known": (INT, 2),  # [some slots, 2] the mark that a row of `gain` belongs to, and how far it goes
+    "sums": (INT, 2),  # [1 + running jobs, 4] CPUs, MB, GPUs free in sum now, and when one leaves, and that time
+    "alike": (INT, 1),  # beside `fitting`: how many nodes from one on are alike; not used without runs
     "tally": (INT, 1),  # backfill `slurm`, scratch: jobs tested of each user, then of each partition
     "fitting": (INT, 1),  # scratch: nodes that placement `slurm` may choose from …
     "room": (INT, 1),  # … and by node, the units that it could put there
@@ -341,8 +358,20 @@ bitmaps = _table("bitmaps")
 kind_bits = _table("kind_bits")
 avail = _table("avail")
 roomy = _table("roomy")
+shapes = _table("shapes")
+shape_of = _table("shape_of")
+pieces = _table("pieces")
+piece_of = _table("piece_of")
+able = _table("able")
+in_sum = _table("in_sum")
+slot_shape = _table("slot_shape")
+leavers = _table("leavers")
+left = _table("left")
 then = _table("then")
-slot_request = _table("slot_request")
+gain = _table("gain")
+gains_known = _table("gains_known")
+sums = _table("sums")
+alike = _table("alike")
 tally = _table("tally")
 fitting = _table("fitting")
 room = _table("room")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from slurm_rl.kernel.arrays import FIRST_ROW, NOW, Array, make_entries
 from slurm_rl.kernel.build import Workload
 from slurm_rl.kernel.links import link
 from slurm_rl.kernel.tables import World
+from slurm_rl.place.catalogue import SLURM
 
 PLACEMENTS = ("first-fit", "best-fit", "spread")
 RULES = ("none", "firstfit", "easy")
+PAIRS = (*itertools.product(RULES, PLACEMENTS), ("slurm", "slurm"))  # a rule and a placement
 LARGE = 1024  # nodes of a pool …
 WIDE = 16.0  # … and of a job on average, from which on runs are cheaper than nodes
 
@@ -21,7 +25,7 @@ def may_count(workload: Workload, rule: str, placement: str) -> bool:
     if len(np.unique(wl.nodes["block"])) > 1 or wl.requests["switches"].any() or wl.requests["segment"].any():
         return False
     plain = wl.slots == 0 and wl.others.shape[1] == 0 and not len(wl.node_sets) and not wl.requests["careful"].any()
-    return plain and rule in RULES and placement in PLACEMENTS and _whole_classes(wl)
+    return plain and (rule, placement) in PAIRS and _whole_classes(wl)
 
 
 def pays(workload: Workload) -> bool:
@@ -48,7 +52,7 @@ def _whole_classes(wl: Workload) -> bool:
 
 def make_runs(world: World) -> None:
     """Makes the runs of a World from what is free now, and links their kernels."""
-    from slurm_rl.place import runs
+    from slurm_rl.place import consecutive_runs, runs
 
     nodes, pools, free = world["nodes"], world["pools"], world["free"][NOW]
     table = np.zeros((int(FIRST_ROW), len(nodes), 4), dtype=np.int64)
@@ -61,7 +65,7 @@ def make_runs(world: World) -> None:
         table[:, first : first + len(at), 1:] = free[at, :3]
         count[:, pool] = len(at)
     world["runs"], world["run_count"], world["by_runs"] = table, count, 1
-    link(world, "place", runs.place_runs)
+    link(world, "place", consecutive_runs.place_slurm_runs if world["placer"] == SLURM else runs.place_runs)
     for name in ("shift_run", "change_node", "copy_runs", "meet_runs"):
         link(world, name)
 

@@ -21,12 +21,18 @@ _AMOUNT = np.int64((1 << 20) - 1)
 
 
 @inlined
-def _end(w: Record, view: int, pool: int, k: int) -> int:
+def run_end(w: Record, view: int, pool: int, k: int) -> int:
     """The node behind a run."""
     base = t.pools(w).first_node[pool]
     if k + 1 < t.run_count(w)[view, pool]:
         return t.runs(w)[view, base + k + 1, _FIRST]
     return t.pools(w).last_node[pool]
+
+
+@inlined
+def first_node(w: Record, view: int, row: int) -> int:
+    """The first node of a row of the table `runs`."""
+    return t.runs(w)[view, row, _FIRST]
 
 
 @inlined
@@ -89,7 +95,7 @@ def add_to_run(w: Record, view: int, pool: int, n: int, count: int, cpu: int, me
         k += 1
     first, behind = k, n + count
     while k < t.run_count(w)[view, pool] and runs[view, base + k, _FIRST] < behind:
-        if _end(w, view, pool, k) > behind:
+        if run_end(w, view, pool, k) > behind:
             _split(w, view, pool, k, behind)
         runs[view, base + k, _CPU] += cpu
         runs[view, base + k, _MEM] += mem
@@ -151,7 +157,7 @@ def meet_runs(w: Record, pool: int, a: int, b: int, target: int) -> None:
     cpu, mem, gpu = np.int64(0), np.int64(0), np.int64(0)
     at, last = base, t.pools(w).last_node[pool]
     while at < last:
-        end_a, end_b = _end(w, a, pool, i), _end(w, b, pool, j)
+        end_a, end_b = run_end(w, a, pool, i), run_end(w, b, pool, j)
         end = min(end_a, end_b)
         row = base + count
         runs[target, row, _FIRST] = at
@@ -173,7 +179,7 @@ call_meet_runs = by_address("meet_runs", meet_runs, NOTHING, INT, INT, INT, INT)
 
 
 @inlined
-def _room(w: Record, s: int, view: int, row: int, wanted: int) -> int:
+def room_of_run(w: Record, s: int, view: int, row: int, wanted: int) -> int:
     """Units of a request that each node of a run has room for, at most `wanted`; 0 if the request may not use them."""
     requests, runs = t.requests(w), t.runs(w)
     units = node_times(runs[view, row, _GPU], requests.gpu[s], wanted)
@@ -196,7 +202,7 @@ def _of_kind(w: Record, s: int, klass: int) -> bool:
 
 
 @inlined
-def _put(w: Record, at: int, n: int, units: int, count: int) -> int:
+def put_entry(w: Record, at: int, n: int, units: int, count: int) -> int:
     """Writes an entry, or makes the one before longer; how many there are then."""
     spot = t.spot(w)
     if at > 0 and spot.units[at - 1] == units and spot.node[at - 1] + spot.more[at - 1] + 1 == n:
@@ -223,17 +229,17 @@ def _first(w: Record, s: int, view: int, pool: int) -> int:
     base, left, entries = t.pools(w).first_node[pool], t.requests(w).units[s], 0
     most = min(left, t.requests(w).per_node[s])
     for k in range(t.run_count(w)[view, pool]):
-        units = _room(w, s, view, base + k, most)
+        units = room_of_run(w, s, view, base + k, most)
         if units == 0:
             continue
         n = t.runs(w)[view, base + k, _FIRST]
-        here = _end(w, view, pool, k) - n
+        here = run_end(w, view, pool, k) - n
         whole = min(here, left // units)
         if whole > 0:
-            entries = _put(w, entries, n, units, whole)
+            entries = put_entry(w, entries, n, units, whole)
             left -= whole * units
         if left > 0 and whole < here:
-            entries = _put(w, entries, n + whole, left, np.int64(1))  # fewer than the node could hold
+            entries = put_entry(w, entries, n + whole, left, np.int64(1))  # fewer than the node could hold
             left = 0
         if left == 0:
             return entries
@@ -249,23 +255,23 @@ def _fewest(w: Record, s: int, view: int, pool: int, emptiest: bool) -> int:
     most = min(left, requests.per_node[s])
     best, best_free, candidates, room = -1, 0, 0, 0
     for k in range(rows):
-        units = _room(w, s, view, base + k, most)
+        units = room_of_run(w, s, view, base + k, most)
         if units == 0:
             continue
         candidates += 1
-        room += units * (_end(w, view, pool, k) - runs[view, base + k, _FIRST])
+        room += units * (run_end(w, view, pool, k) - runs[view, base + k, _FIRST])
         if units == left:
             amount = runs[view, base + k, column]
             if best < 0 or (amount > best_free if emptiest else amount < best_free):
                 best, best_free = runs[view, base + k, _FIRST], amount
     if best >= 0:
-        return _put(w, np.int64(0), best, left, np.int64(1))
+        return put_entry(w, np.int64(0), best, left, np.int64(1))
     if room < left:
         return 0
     keys = np.empty(candidates, dtype=np.int64)
     at = 0
     for k in range(rows):
-        units = _room(w, s, view, base + k, most)
+        units = room_of_run(w, s, view, base + k, most)
         if units > 0:
             amount = min(runs[view, base + k, column], _AMOUNT)
             keys[at] = -(units << 40) + ((_AMOUNT - amount if emptiest else amount) << 20) + k
@@ -275,16 +281,16 @@ def _fewest(w: Record, s: int, view: int, pool: int, emptiest: bool) -> int:
     for i in range(candidates):
         k = keys[i] & _AMOUNT
         n = runs[view, base + k, _FIRST]
-        here = _end(w, view, pool, k) - n
-        units = _room(w, s, view, base + k, most)
+        here = run_end(w, view, pool, k) - n
+        units = room_of_run(w, s, view, base + k, most)
         whole = min(here, (left - 1) // units)
         if whole > 0:
-            entries = _put(w, entries, n, units, whole)
+            entries = put_entry(w, entries, n, units, whole)
             left -= whole * units
         if whole < here:
             # The last node: of all the rest that hold what is left, the fullest (or emptiest).
             n = _last(w, s, view, keys, i, n + whole, left, column, emptiest, pool)
-            return _put(w, entries, n, left, np.int64(1))
+            return put_entry(w, entries, n, left, np.int64(1))
     return 0
 
 
@@ -305,7 +311,7 @@ def _last(
     best, best_free = n, runs[view, base + (keys[start] & _AMOUNT), column]
     for i in range(start + 1, len(keys)):
         row = base + (keys[i] & _AMOUNT)
-        if _room(w, s, view, row, left) < left:
+        if room_of_run(w, s, view, row, left) < left:
             break  # rows are sorted by room: no later one holds more
         amount, first = runs[view, row, column], runs[view, row, _FIRST]
         if (amount > best_free if emptiest else amount < best_free) or (amount == best_free and first < best):

@@ -266,9 +266,16 @@ def test_growth(report: Report) -> None:
         report.add(Row(f"{policy}, queue {long:,.0f} to {short:,.0f}", "×", after / before, float(allowed)))
 
 
-@pytest.mark.parametrize(("name", "least"), [("leadership", 50_000.0), ("exascale", 20_000.0)])
-def test_large_machines(report: Report, name: str, least: float) -> None:
-    """EASY on wide jobs, by runs of nodes that are alike; node by node on the first of them, in the same process."""
+@pytest.mark.parametrize(
+    ("name", "rule", "placement", "least"),
+    [
+        ("leadership", "easy", "best-fit", 50_000.0),
+        ("exascale", "easy", "best-fit", 20_000.0),
+        ("leadership", "slurm", "slurm", 5_000.0),
+    ],
+)
+def test_large_machines(report: Report, name: str, rule: str, placement: str, least: float) -> None:
+    """Wide jobs, by runs of nodes that are alike; node by node on the first of them, in the same process."""
     trace, cluster = machine(name)
     prepared = prepare(trace, cluster)
 
@@ -277,7 +284,8 @@ def test_large_machines(report: Report, name: str, least: float) -> None:
             prepared.workload,
             trace.run_time.astype(np.float64),
             parse_policy("fcfs"),
-            placement="best-fit",
+            backfill=rule,
+            placement=placement,
             by_runs=by_runs,
         )
         began = time.process_time()
@@ -287,10 +295,11 @@ def test_large_machines(report: Report, name: str, least: float) -> None:
     ran(True, int(trace.submit_time[100]))  # compiled, or read from disk
     by_runs = max(ran(True, int(NEVER) - 1) for _ in range(3))
     by_nodes = ran(False, int(trace.submit_time[len(trace) // 20]))
+    what = "EASY" if rule == "easy" else f"FCFS+{rule}"
     report.add(
-        Row(f"{name}: {cluster.nodes:,} nodes, EASY", "jobs/s", by_runs, least, note=f"{by_nodes:,.0f} by nodes")
+        Row(f"{name}: {cluster.nodes:,} nodes, {what}", "jobs/s", by_runs, least, note=f"{by_nodes:,.0f} by nodes")
     )
-    report.add(Row(f"{name}: time by runs to time by nodes", "×", by_nodes / by_runs, 0.05))
+    report.add(Row(f"{name}, {what}: time by runs to time by nodes", "×", by_nodes / by_runs, 0.05))
 
 
 def test_tier_placement(report: Report) -> None:

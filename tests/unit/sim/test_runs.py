@@ -11,7 +11,7 @@ from builders import Event, Job, a_simulation, outcome
 from slurm_rl.controller.live_policy import load_policy
 from slurm_rl.decide import decide
 from slurm_rl.domain.cluster import Cluster, NodeClass
-from slurm_rl.place.counting import PLACEMENTS, RULES
+from slurm_rl.place.counting import PAIRS, PLACEMENTS
 from slurm_rl_sim.validate import problems
 
 CLUSTERS = (
@@ -49,8 +49,7 @@ def a_workload(dice: random.Random) -> tuple[Cluster, list[Job], list[Event]]:
     return Cluster("c", classes), jobs, events
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("rule", "placement"), PAIRS)
 def test_runs_and_nodes_agree(rule: str, placement: str) -> None:
     for seed in range(60):
         dice = random.Random(f"{rule} {placement} {seed}")
