@@ -1,4 +1,4 @@
-"""Jobs keep off slices that are too small for what jobs like them used: by hand, and on random replays."""
+"""P12: jobs keep off slices that are too small for what jobs like them used: by hand, and on random replays."""
 
 from __future__ import annotations
 
