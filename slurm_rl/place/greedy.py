@@ -89,7 +89,7 @@ def _on_one_node(problem: PlacementProblem, nodes: NodesByState, job: Job) -> tu
     """
     request = job.request
     gpus, cpus, mem = request.units * request.gpu, request.units * request.cpu, request.units * request.mem
-    costs = {k: [(t, problem.cost(job, t)) for t in problem.choices(k, request)] for k in request.kinds}
+    costs = {k: [(t, problem.cost(job, t)) for t in types] for k, types in problem.choices(request).items()}
     least, best, best_type = math.inf, None, 0
     weigh = problem.mix or request.share  # otherwise what is free says it all
     for state in nodes.states():  # this loop is what greedy's time goes into
@@ -119,10 +119,10 @@ def _split(problem: PlacementProblem, nodes: NodesByState, job: Job) -> tuple[fl
     The roomiest nodes first, of equals the least costly; what is left goes where it costs least.
     """
     request = job.request
-    several = spans(problem, request)
+    several, types = spans(problem, request), problem.choices(request)
     rooms: dict[int, list[tuple[int, NodeState]]] = {}
     for state in problem.nodes if several else ():
-        for gpu_type in problem.choices(state.kind, request) if nodes.fresh(state) else ():
+        for gpu_type in types.get(state.kind, ()) if nodes.fresh(state) else ():
             room = state.room(request, request.units, gpu_type) if gpu_type in several else 0
             if room:
                 rooms.setdefault(gpu_type, []).append((room, state))

@@ -134,10 +134,11 @@ def lower_bound(problem: PlacementProblem) -> float:
         key = (job.request, job.seconds)
         if key not in requests:
             possible = set(spans(problem, job.request))
+            types = problem.choices(job.request)
             possible |= {
                 gpu_type
                 for s in problem.nodes
-                for gpu_type in problem.choices(s.kind, job.request)
+                for gpu_type in types.get(s.kind, ())
                 if problem.whole(s, job.request, gpu_type) is not None
             }
             # The most that a job can save on one node: what the node cost before.
@@ -167,7 +168,7 @@ def candidates(problem: PlacementProblem) -> dict[NodeState, int]:
     for state in problem.nodes:
         by_kind.setdefault(state.kind, []).append(state)
     kept: set[NodeState] = set()
-    choices = [(key, t, jobs) for key, jobs in alike.items() for t in problem.choices(*key)]
+    choices = [(key, t, jobs) for key, jobs in alike.items() for t in problem.choices(key[1])[key[0]]]
     for (kind, request), gpu_type, jobs in choices:
         fits = []
         parts = []
@@ -242,7 +243,8 @@ class _Model:
         for g, group in enumerate(self.groups):
             request = group.job.request
             by_type: dict[int, list[tuple[int, Any]]] = {}
-            choices = [(s, t) for s in self.nodes for t in problem.choices(s.kind, request) if t in group.spans]
+            types = problem.choices(request)
+            choices = [(s, t) for s in self.nodes for t in types.get(s.kind, ()) if t in group.spans]
             for state, gpu_type in choices:
                 for units in range(1, state.room(request, request.units, gpu_type) + 1):
                     most = min(self.nodes[state], request.units // units)
@@ -261,10 +263,10 @@ class _Model:
 
         # 2. Jobs on one node, whatever state the node is in by then; new states are found on the way.
         frontier = list(known)
-        asked = [group.job.request for group in self.groups]
+        asked = [problem.choices(group.job.request) for group in self.groups]
         while frontier:
             state = frontier.pop()
-            moves = [(g, t) for g in range(len(self.groups)) for t in problem.choices(state.kind, asked[g])]
+            moves = [(g, t) for g, types in enumerate(asked) for t in types.get(state.kind, ())]
             for g, gpu_type in moves:
                 group = self.groups[g]
                 full = problem.whole(state, group.job.request, gpu_type)

@@ -175,7 +175,7 @@ class PlacementProblem:
             self.nodes[same] = self.nodes.get(same, 0) + count
         self._state_costs: dict[NodeState, float] = {}
         self.known_spans: dict[Request, frozenset[int]] = {}
-        self._moves: dict[Request, dict[tuple[NodeState, int], NodeState | None]] = {}
+        self._moves: dict[Request, dict[NodeState | tuple[NodeState, int], NodeState | None]] = {}
         self._choices: dict[Request, dict[int, tuple[int, ...]]] = {}
 
     def _usable(self, kind: int) -> tuple[float, int, float, int]:
@@ -206,17 +206,18 @@ class PlacementProblem:
             return state
         return NodeState(state.kind, state.gpu, cpu, mem, state.slots, state.by_type)
 
-    def choices(self, kind: int, request: Request) -> tuple[int, ...]:
-        """GPU types on which a request may run on nodes of a kind; none if it may not use them."""
-        known = self._choices.setdefault(request, {})
-        if kind not in known:
-            types = self.kinds[kind].types
-            if not types or not request.gpu:
-                types = (self.kinds[kind].gpu_type,)  # there is nothing to choose
-            else:
-                types = tuple(t for t in types if t in request.types)
-            known[kind] = types if kind in request.kinds else ()
-        return known[kind]
+    def choices(self, request: Request) -> dict[int, tuple[int, ...]]:
+        """By node kind, the GPU types on which a request may run there; kinds that it may not use are left out."""
+        known = self._choices.get(request)
+        if known is None:
+            known = self._choices[request] = {}
+            for kind in request.kinds:
+                types = self.kinds[kind].types
+                if types and request.gpu:
+                    known[kind] = tuple(t for t in types if t in request.types)
+                else:
+                    known[kind] = (self.kinds[kind].gpu_type,)  # there is nothing to choose
+        return known
 
     def after(self, state: NodeState, request: Request, units: int, gpu_type: int) -> NodeState:
         """The state of a node after `units` are placed on its GPUs of a type."""
@@ -225,9 +226,9 @@ class PlacementProblem:
     def whole(self, state: NodeState, request: Request, gpu_type: int) -> NodeState | None:
         """The state of a node once it has a whole job on GPUs of a type, None if it has no room for it."""
         known = self._moves.setdefault(request, {})
-        key = (state, gpu_type)
+        key = (state, gpu_type) if state.by_type else state
         if key not in known:
-            fits = gpu_type in self.choices(state.kind, request)
+            fits = gpu_type in self.choices(request).get(state.kind, ())
             fits = fits and state.room(request, request.units, gpu_type) == request.units
             known[key] = self.after(state, request, request.units, gpu_type) if fits else None
         return known[key]
@@ -257,7 +258,7 @@ class PlacementProblem:
 
     def _lost_by_type(self, state: NodeState, request: Request) -> int:
         """Free GPUs on a node of several types that a request could not use: those of other types, or all."""
-        mine = self.choices(state.kind, request)
+        mine = self.choices(request)[state.kind]
         if not any(state.room(request, 1, t) for t in mine):
             return state.gpu
         return state.gpu - sum(state.free_of(t) for t in mine)
@@ -302,8 +303,9 @@ def spans(problem: PlacementProblem, request: Request) -> frozenset[int]:
 
 def _spans(problem: PlacementProblem, request: Request) -> frozenset[int]:
     rooms: dict[int, list[int]] = {}
+    types = problem.choices(request)
     for state, count in problem.nodes.items():
-        for gpu_type in problem.choices(state.kind, request):
+        for gpu_type in types.get(state.kind, ()):
             room = state.room(request, request.units, gpu_type)
             found = rooms.setdefault(gpu_type, [0, 0])
             found[0] = max(found[0], room)
@@ -341,7 +343,7 @@ def violations(problem: PlacementProblem, where: Mapping[int, Where]) -> list[st
         for node, units, gpu_type in spots:
             state, which = node
             now = states.get(node, state)
-            if gpu_type not in problem.choices(state.kind, request):
+            if gpu_type not in problem.choices(request).get(state.kind, ()):
                 wrong.append(f"job {rank}: on a node or a GPU type it may not use")
             if not 0 <= which < problem.nodes.get(state, 0):
                 wrong.append(f"job {rank}: on a node that is not there")

@@ -124,7 +124,7 @@ def test_it_counts_slices_by_type() -> None:
         for state, nodes in members.items():
             for s in range(0, len(known.requests), 7) if state.by_type else ():
                 ask = known.requests[s]
-                for kind in () if ask.share else problem.choices(state.kind, ask):
+                for kind in () if ask.share else problem.choices(ask).get(state.kind, ()):
                     units = state.room(ask, 1, kind)
                     by_model = problem.blocked(state.after(ask, units, kind))
                     by_placer = _blocked_by_type(world.record[0], s, nodes[0], units, kind)
