@@ -13,6 +13,7 @@ from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.domain.limits import Limits
 from slurm_rl.domain.reservations import Reservation
 from slurm_rl.kernel.build import build
+from slurm_rl.place.plan import Planner
 from slurm_rl.policy.registry import parse_policy, with_lane
 from slurm_rl.traces.trace import ASKED_COLUMNS, Labels, Trace, make_trace
 from slurm_rl_sim.limits import with_limits
@@ -146,6 +147,7 @@ def a_simulation(
     by_runs: bool | None = None,
     limits: Limits | None = None,
     reservations: Sequence[Reservation] = (),
+    planner: Planner | None = None,
 ) -> tuple[ReplayState, list[int]]:
     """A simulation that has not begun, and the jobs' ids in the order of its rows."""
     trace = a_trace(jobs)
@@ -168,6 +170,7 @@ def a_simulation(
         ),
         slurm=slurm,
         by_runs=by_runs,
+        planner=planner,
     )
     return simulation, trace.job_id.tolist()
 

@@ -35,6 +35,7 @@ from slurm_rl.place.runs import call_change_node
 from slurm_rl.policy.catalogue import BY_USER
 from slurm_rl.policy.estimate import finish
 from slurm_rl.policy.fairshare import fair_tree
+from slurm_rl_sim.gpu_memory import call_learn_memory
 from slurm_rl_sim.moves import arrive, granted, launch, needs, release, stop_running
 from slurm_rl_sim.schedule import schedule
 from slurm_rl_sim.state import COMPLETED, KILLED, REJECTED, WAITING, heap_remove, remove_started, touch
@@ -60,6 +61,8 @@ def _ends(w: Record, now: int) -> None:
             count_submitted(w, j, TAKE)
         if w.source == BY_USER:
             finish(w, j, now - live.start[j] + live.done[j])
+        if w.gpu_mem_0 > 0:
+            call_learn_memory(w, j)
 
 
 @kernel

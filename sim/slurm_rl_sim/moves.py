@@ -15,6 +15,7 @@ from slurm_rl.policy.estimate import estimate
 from slurm_rl.policy.fairshare import hold
 from slurm_rl.policy.heuristics import call_score
 from slurm_rl.policy.lane import charge
+from slurm_rl_sim.gpu_memory import narrow
 from slurm_rl_sim.state import QUEUED, RUNNING, enqueue, heap_push, heap_remove, queue_place, touch
 
 
@@ -23,6 +24,8 @@ def arrive(w: Record, j: int) -> None:
     """Puts a job into its pool's queue."""
     pools, live, queue = t.pools(w), t.live(w), t.queue(w)
     pool = t.requests(w).pool[np.int64(t.jobs(w).request[j])]
+    if w.gpu_mem_0 > 0:
+        narrow(w, j)
     estimate(w, j)
     if w.fixed_order or w.steady:
         live.score[j] = call_score(w, 0.0, j)

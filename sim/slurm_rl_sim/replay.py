@@ -28,6 +28,7 @@ from slurm_rl.policy.registry import PolicySpec, parse_policy
 from slurm_rl.traces.limits import with_time_limits
 from slurm_rl.traces.trace import Trace
 from slurm_rl_sim.deferred import deferral_figures
+from slurm_rl_sim.gpu_memory import with_gpu_memory
 from slurm_rl_sim.limits import with_limits
 from slurm_rl_sim.metrics import metrics
 from slurm_rl_sim.reservations import with_reservations
@@ -140,9 +141,11 @@ def prepare(
     speeds: SpeedMatrix | None = None,
     limits: Limits | None = None,
     reservations: Sequence[Reservation] = (),
+    gpu_memory: str = "off",
 ) -> Prepared:
     """Sorts a trace, fills in time limits, and compiles it for the cluster; refuses one in which no job could run.
 
+    `gpu_memory`: where it is known from how much a job needs (gpu_memory.py).
     Jobs before the window are simulated to warm the cluster up, jobs after it are left out, and only those within
     are measured.
     """
@@ -157,6 +160,7 @@ def prepare(
     own_limit = trace.time_limit > 0
     trace = with_time_limits(trace, seed)
     workload = build(requests_of(trace), cluster, speeds=_speeds(trace, cluster, speeds))
+    workload = with_gpu_memory(workload, trace, gpu_memory)
     if limits is not None:
         workload = with_limits(workload, trace, limits, own_limit=own_limit)
     workload = with_reservations(workload, trace, reservations)

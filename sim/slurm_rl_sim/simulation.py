@@ -90,6 +90,9 @@ class ReplayState:
             raise InputError("not together with limits", field="--preempt", remedy="leave out --preempt or --limits")
         if preempt and "kept" in workload.site:
             raise InputError("not together with reservations", field="--preempt", remedy="leave out one of them")
+        learns_memory = "gpu_mem" in workload.site
+        if learns_memory and self.rule.name == "slurm":
+            raise InputError("not with --backfill slurm: Slurm knows nothing of it", field="--gpu-memory learned")
         if not 0.0 <= influence <= 1.0:
             raise InputError(f"must be between 0 and 1, got {influence:g}", field="--influence")
         if planner is not None and planner.settings.deferral is not None:
@@ -108,12 +111,14 @@ class ReplayState:
             weights = weights or slurm.own_weights
         own |= workload.site
         own |= reserved_first(own)
+        if learns_memory:
+            own["jobs"] = workload.jobs  # a copy is made, as of all of these
         settings = settings_for(policy, influence=influence, preempt=preempt, weights=weights)
         settings |= slurm.priority if slurm is not None else {}
         settings |= self.rule.told(slurm) | self.placement.settings
         settings["fixed_order"] = settings["fixed_order"] and "tiers" not in own
         counts = (pays(workload) if by_runs is None else by_runs) and not preempt
-        counts = counts and "kept" not in own and not settings.get("least_loaded")
+        counts = counts and not {"kept", "gpu_mem"} & own.keys() and not settings.get("least_loaded")
         settings["by_runs"] = counts and may_count(workload, backfill, self.placement.name)
         self.world = self._make_world(settings, run_time, events or NodeEvents(), own)
         self.cycles_per_second = 0.0
@@ -146,6 +151,8 @@ class ReplayState:
             link(world, "preempt")
         if len(world["events"]):
             link(world, "node_events")
+        if len(world["gpu_mem"]):
+            link(world, "learn_memory")
         if self.rule.profile == "nodes":
             enough_rows(world, 512, on_nodes=True)
             fill_views(world)
@@ -231,7 +238,7 @@ class ReplayState:
     def snapshot(self) -> Snapshot:
         """What a scheduler may know at this moment: everything but the true run times."""
         world = self.world.copy()
-        world["work"] = np.zeros(0)
+        world["work"], world["gpu_mem"] = np.zeros(0), np.zeros((0, 2), dtype=np.int64)
         without_runs(world)
         return Snapshot(self.now, world, np.flatnonzero(self.world["live"]["state"] == st.QUEUED))
 

@@ -127,6 +127,12 @@ def replay(
         str | None,
         typer.Option(help="Speeds of GPU types: published, T4=0.45,…, or FILE.json; default: the cluster file's."),
     ] = None,
+    gpu_memory: Annotated[
+        str,
+        typer.Option(
+            help="Keep jobs off MIG slices that are too small, by gpu_mem_gb: off, learned (finished jobs), oracle."
+        ),
+    ] = "off",
     solver: Annotated[str, typer.Option(help="Solver of --placement mip: cbc or highs.")] = "cbc",
     placement_weights: Annotated[
         str | None,
@@ -273,6 +279,7 @@ def replay(
         speeds=_speed_matrix(speeds),
         limits=bounds,
         reservations=kept,
+        gpu_memory=gpu_memory,
     )
     with progress(as_json) as on_progress:
         runs = run_replay(

@@ -246,6 +246,8 @@ LEFT = np.dtype(
 )
 EVENT = np.dtype([("time", "i8"), ("node", "i8"), ("up", "i8")], align=True)
 LOG = np.dtype([("node", "i4"), ("units", "i4")], align=True)
+# A node that a plan has chosen, units on it, and the type of the GPUs there.
+HINT = np.dtype([("node", "i4"), ("units", "i4"), ("gpu_type", "i4")], align=True)
 # A request, and its share of the jobs that wait or run.
 MIX = np.dtype([("portion", "f8"), ("request", "i8")], align=True)
 RECENT = 64  # jobs that came last: what a placement that weighs goes by

@@ -25,6 +25,7 @@ from slurm_rl.kernel.arrays import (
     FIRST_ROW,
     GPU_MILLI,
     GROUP,
+    HINT,
     JOB,
     LEAVER,
     LEFT,
@@ -131,7 +132,7 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "log_more": (INT, 1),  # … and on so many nodes behind the named one; empty unless the World has runs
     "prefer": (FLOAT, 2),  # [requests, GPU types] where jobs should rather go; placers `greedy` and `mip`
     "hint_of": (INT, 1),  # [jobs] 1 + the job's first row in `hint`; 0: none; < 0: deferred until its negative
-    "hint": (LOG, 1),  # nodes that a plan has chosen for jobs, and units on them
+    "hint": (HINT, 1),  # nodes that a plan has chosen for jobs, units on them, and the type of the GPUs
     "tiers": (INT, 1),  # [jobs] of its partition: higher tiers first, whatever the scores; empty: all are equal
     "quotas": (INT, 2),  # [rows, 2] a limit that jobs count towards, and what is used of it (quotas.py); empty: none
     "bounds": (INT, 2),  # [rows, 3] a quota, an amount, what it bounds: lists that jobs share
@@ -141,6 +142,9 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "kept_bits": (INT, 2),  # [rows, words] bits of their nodes
     "kept_for": (INT, 1),  # [jobs] 1 + the reservation that a job is for; 0: none
     "open_bits": (INT, 2),  # [1, words], scratch: nodes that reservations leave to a job
+    "gpu_mem": (INT, 2),  # [jobs, 2] a job's group, and the level of GPU memory that it will need; for the engine alone
+    "gpu_mem_row": (INT, 2),  # [requests, levels] the request of jobs that are known to need a level
+    "gpu_mem_known": (INT, 1),  # [groups] the highest level of those that have ended
     "mix": (MIX, 1),  # requests that free GPUs should be of use to; placer `mip`
     "latency": (INT, 1),  # cycles per scheduling pass, in buckets
 }
@@ -148,7 +152,8 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
 # Tables that a kernel may find empty: it asks for their length, or for another table that says so, before it reads.
 MAY_BE_EMPTY = frozenset(
     "runs run_count kind_node class_list used demand node_sets rows work order events log log_gpus log_more tape turns "
-    "points hint_of hint tiers quotas bounds bound_ptr bound_of kept kept_bits kept_for open_bits mix choices".split()
+    "points hint_of hint tiers quotas bounds bound_ptr bound_of kept kept_bits kept_for open_bits mix choices "
+    "gpu_mem gpu_mem_row gpu_mem_known".split()
 )
 
 # Slots for kernels that others call by their address (see links.py).
@@ -178,6 +183,7 @@ LINKS = (
     "record_turn",
     "preempt",
     "node_events",
+    "learn_memory",  # what a finished job says of the GPU memory of others; 0: nobody is told
 )
 
 WORLD = np.dtype(
@@ -214,6 +220,8 @@ class World:
 
     def fork(self, constant: Collection[str]) -> World:
         """Another World with the same content, sharing only the tables that nobody changes."""
+        if len(self["gpu_mem"]):
+            constant = frozenset(constant) - {"jobs"}  # what a job asks for may change
         other = World.__new__(World)
         other.record, other._tables = self.record.copy(), dict(self._tables)
         for name in other._tables.keys() - constant:
@@ -419,4 +427,7 @@ kept_bits = _table("kept_bits")
 kept_for = _table("kept_for")
 open_bits = _table("open_bits")
 mix = _table("mix")
+gpu_mem = _table("gpu_mem")
+gpu_mem_row = _table("gpu_mem_row")
+gpu_mem_known = _table("gpu_mem_known")
 latency = _table("latency")

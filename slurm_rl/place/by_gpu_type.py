@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_rl.kernel import tables as t
-from slurm_rl.kernel.arrays import CPU, GPU, GPU_MILLI, MEM, PARTS, Record
+from slurm_rl.kernel.arrays import CPU, GPU, GPU_MILLI, MEM, PARTS, TYPE, Record
 from slurm_rl.kernel.jit import inner, kernel
 from slurm_rl.place.capacity import NOT_MINE, capacity, capacity_of_type
 
@@ -53,7 +53,11 @@ def place_by_type(w: Record, s: int, view: int, first: int, last: int) -> int:
             here = capacity_of_type(w, s, view, n, left, best) if several else capacity(w, s, view, n, left)
             if here == 0 or here < pick_room:
                 continue
-            lost = blocked(w, s, view, n, here) - blocked(w, s, view, n, 0) if weigh else 0.0
+            lost = 0.0
+            if weigh and has_several(w, n):
+                lost = blocked_by_type(w, s, view, n, here, best) - blocked_by_type(w, s, view, n, 0, best)
+            elif weigh:
+                lost = blocked(w, s, view, n, here) - blocked(w, s, view, n, 0)
             free = t.free(w)[view, n, GPU]
             less = lost < pick_lost - _EQUAL or (lost <= pick_lost + _EQUAL and free < pick_free)
             if here > pick_room or less:
@@ -114,6 +118,45 @@ def blocked(w: Record, s: int, view: int, n: int, units: int) -> float:
         fits = cpu >= requests.cpu[m] and mem >= requests.mem[m] and gpu >= requests.gpu[m]
         fits = fits and (requests.share[m] == 0 or most >= need)
         total += t.mix(w).portion[i] * (lost if fits else idle)
+    return total
+
+
+@inner
+def has_several(w: Record, n: int) -> bool:
+    """Whether a node has GPUs of several types."""
+    c, first = t.nodes(w).klass[n], -1
+    for k in range(t.used(w).shape[2] if w.mixed else 0):
+        kind = t.devices(w)[c, k, TYPE]
+        if kind >= 0 and first >= 0 and kind != first:
+            return True
+        first = max(first, kind)
+    return False
+
+
+@inner
+def blocked_by_type(w: Record, s: int, view: int, n: int, units: int, kind: int) -> float:
+    """Likewise on a node of several types, after so many units on GPUs of one of them; whole GPUs alone are counted."""
+    requests, used, c = t.requests(w), t.used(w), t.nodes(w).klass[n]
+    cpu = t.free(w)[view, n, CPU] - units * requests.cpu[s]
+    mem = t.free(w)[view, n, MEM] - units * requests.mem[s]
+    free = np.zeros(t.speed(w).shape[1], dtype=np.int64)
+    for k in range(used.shape[2]):
+        if t.devices(w)[c, k, TYPE] >= 0 and used[view, n, k] == 0:
+            free[t.devices(w)[c, k, TYPE]] += 1
+    free[kind] -= units * requests.gpu[s]
+    idle = free.sum()
+    total = 0.0
+    for i in range(len(t.mix(w)) if idle > 0 else 0):
+        m = t.mix(w).request[i]
+        if requests.share[m] > 0 or not may_use(w, requests.kind[m], n):
+            continue
+        fits, mine = False, np.int64(0)
+        for k in range(len(free)):
+            if requests.accept[m] >> k & 1:
+                mine += free[k]
+                fits = fits or free[k] >= requests.gpu[m]
+        fits = fits and cpu >= requests.cpu[m] and mem >= requests.mem[m]
+        total += t.mix(w).portion[i] * (idle - mine if fits else idle)
     return total
 
 

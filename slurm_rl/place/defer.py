@@ -65,7 +65,8 @@ def defer_jobs(
     found: dict[int, tuple[int, int]] = {}
     for i in candidates.tolist():
         s = int(rows[i])
-        mine = accepts[int(requests["kind"][s])]
+        mask = int(requests["accept"][s])  # of a node's several types, those that will do
+        mine = [t for t in accepts[int(requests["kind"][s])] if mask >> t & 1]
         if len(mine) < 2:
             continue
         seconds = expected[i] * cost[s]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from slurm_rl.place.problem import Job, Node, NodeState, PlacementProblem, Where, spans
+from slurm_rl.place.problem import Job, Node, NodeState, PlacementProblem, Spot, Where, spans
 
 
 class NodesByState:
@@ -52,72 +52,81 @@ def place_greedily(problem: PlacementProblem) -> dict[int, Where]:
     nodes = NodesByState(problem)
     where: dict[int, Where] = {}
     for rank, job in enumerate(problem.jobs):
-        spots = _best(problem, nodes, job)
-        if spots is None:
+        found = _best(problem, nodes, job)
+        if found is None:
             continue
-        taken: list[tuple[Node, int]] = []
+        gpu_type, spots = found
+        taken: list[Spot] = []
         for state, units in spots:
-            taken.append((nodes.take(state) if len(spots) == 1 else nodes.take_fresh(state), units))
-        for (node, units), (state, _) in zip(taken, spots, strict=True):
-            nodes.put(problem.after(state, job.request, units), node)
+            taken.append(Spot(nodes.take(state) if len(spots) == 1 else nodes.take_fresh(state), units, gpu_type))
+        for spot, (state, _) in zip(taken, spots, strict=True):
+            nodes.put(problem.after(state, job.request, spot.units, gpu_type), spot.node)
         where[rank] = tuple(taken)
     return where
 
 
-def _best(problem: PlacementProblem, nodes: NodesByState, job: Job) -> list[tuple[NodeState, int]] | None:
-    """The states of the nodes that the job takes, with its units on each."""
+_Found = tuple[int, list[tuple[NodeState, int]]]  # a GPU type; states of the nodes that a job takes, units on each
+
+
+def _best(problem: PlacementProblem, nodes: NodesByState, job: Job) -> _Found | None:
+    """Where the job goes now."""
     request = job.request
-    least, best = _on_one_node(problem, nodes, job) if request.per_node >= request.units else (math.inf, None)
-    spots = [(best, request.units)] if best else None
+    least, found = math.inf, None
+    if request.per_node >= request.units:
+        least, state, gpu_type = _on_one_node(problem, nodes, job)
+        found = (gpu_type, [(state, request.units)]) if state else None
     if request.units > 1:
         split = _split(problem, nodes, job)
         if split is not None and split[0] < least:
-            spots = split[1]
-    return spots
+            found = split[1]
+    return found
 
 
-def _on_one_node(problem: PlacementProblem, nodes: NodesByState, job: Job) -> tuple[float, NodeState | None]:
-    """The state of the node on which the whole job costs least; of equals, the first in the states' own order."""
+def _on_one_node(problem: PlacementProblem, nodes: NodesByState, job: Job) -> tuple[float, NodeState | None, int]:
+    """The state of the node on which the whole job costs least, and the GPU type that it gets there.
+
+    Of equals, the first in the states' own order, and of a node's types the first.
+    """
     request = job.request
     gpus, cpus, mem = request.units * request.gpu, request.units * request.cpu, request.units * request.mem
-    costs = {k: problem.cost(job, problem.kinds[k].gpu_type) for k in request.kinds}
-    least, best = math.inf, None
+    costs = {k: [(t, problem.cost(job, t)) for t in types] for k, types in problem.choices(request).items()}
+    least, best, best_type = math.inf, None, 0
     weigh = problem.mix or request.share  # otherwise what is free says it all
     for state in nodes.states():  # this loop is what greedy's time goes into
-        kind, free, free_cpus, free_mem, _ = state
+        kind, free, free_cpus, free_mem, _, by_type = state
         if free < gpus or free_cpus < cpus or free_mem < mem or kind not in costs:
             continue
-        cost = costs[kind]
-        if weigh:
-            before = problem.state_cost(state)
-            if cost - before > least:
-                continue  # it could not cost less
-            then = problem.whole(state, request)
-            if then is None:
+        for gpu_type, seconds in costs[kind]:
+            if by_type and request.gpu and state.free_of(gpu_type) < gpus:
                 continue
-            cost += problem.state_cost(then) - before
-        if cost < least or (cost == least and best is not None and state < best):
-            least, best = cost, state
-    return least, best
+            cost = seconds
+            if weigh:
+                before = problem.state_cost(state)
+                if cost - before > least:
+                    continue  # it could not cost less
+                then = problem.whole(state, request, gpu_type)
+                if then is None:
+                    continue
+                cost += problem.state_cost(then) - before
+            if cost < least or (cost == least and best is not None and state < best):
+                least, best, best_type = cost, state, gpu_type
+    return least, best, best_type
 
 
-def _split(
-    problem: PlacementProblem, nodes: NodesByState, job: Job
-) -> tuple[float, list[tuple[NodeState, int]]] | None:
+def _split(problem: PlacementProblem, nodes: NodesByState, job: Job) -> tuple[float, _Found] | None:
     """The best way to put a job on several nodes of one type, of types on which no node holds it alone.
 
     The roomiest nodes first, of equals the least costly; what is left goes where it costs least.
     """
     request = job.request
-    several = spans(problem, request)
+    several, types = spans(problem, request), problem.choices(request)
     rooms: dict[int, list[tuple[int, NodeState]]] = {}
     for state in problem.nodes if several else ():
-        gpu_type = problem.kinds[state.kind].gpu_type
-        if gpu_type in several and state.kind in request.kinds and nodes.fresh(state):
-            room = state.room(request, request.units)
+        for gpu_type in types.get(state.kind, ()) if nodes.fresh(state) else ():
+            room = state.room(request, request.units, gpu_type) if gpu_type in several else 0
             if room:
                 rooms.setdefault(gpu_type, []).append((room, state))
-    best: tuple[float, list[tuple[NodeState, int]]] | None = None
+    best: tuple[float, _Found] | None = None
     for gpu_type, options in rooms.items():
         if sum(room * nodes.fresh(state) for room, state in options) < request.units:
             continue
@@ -128,7 +137,10 @@ def _split(
             most = max(min(room, left) for room, state in options if unused[state])
             step = min(
                 (
-                    (problem.state_cost(problem.after(state, request, most)) - problem.state_cost(state), state)
+                    (
+                        problem.state_cost(problem.after(state, request, most, gpu_type)) - problem.state_cost(state),
+                        state,
+                    )
                     for room, state in options
                     if unused[state] and min(room, left) == most
                 ),
@@ -138,5 +150,5 @@ def _split(
             unused[step[1]] -= 1
             left -= most
         if best is None or cost < best[0]:
-            best = cost, spots
+            best = cost, (gpu_type, spots)
     return best

@@ -14,7 +14,7 @@ from slurm_rl.kernel.arrays import CPU, GPU, MEM, TAKE, Record
 from slurm_rl.kernel.jit import inlined, inner, kernel
 from slurm_rl.kernel.links import INT, by_address, slot
 from slurm_rl.kernel.quotas import held_back
-from slurm_rl.place.capacity import NOT_MINE, capacity, fits_totals, node_room, sort_keys
+from slurm_rl.place.capacity import NOT_MINE, capacity, capacity_of_type, fits_totals, node_room, sort_keys
 from slurm_rl.place.catalogue import FIRST_FIT, ROUND_ROBIN, SPREAD
 from slurm_rl.place.on_devices import call_pick_devices, call_shift_devices
 from slurm_rl.place.runs import call_shift_run
@@ -75,11 +75,14 @@ def follow_hint(w: Record, j: int, s: int, view: int) -> int:
     """P6: places a job where the plan wants it; 0 if the nodes no longer have room."""
     left, count = t.requests(w).units[s], 0
     at = t.hint_of(w)[j] - 1
+    several = w.mixed > 0 and t.requests(w).careful[s] > 0
     while left > 0:
         n, units = np.int64(t.hint(w).node[at]), np.int64(t.hint(w).units[at])
-        if capacity(w, s, view, n, units) < units:
+        kind = np.int64(t.hint(w).gpu_type[at])
+        if (capacity_of_type(w, s, view, n, units, kind) if several else capacity(w, s, view, n, units)) < units:
             return 0
-        t.spot(w).node[count], t.spot(w).units[count], t.spot(w).gpus[count] = n, units, 0
+        only = np.int64(1) << kind if several else np.int64(0)
+        t.spot(w).node[count], t.spot(w).units[count], t.spot(w).gpus[count] = n, units, only
         count += 1
         at += 1
         left -= units

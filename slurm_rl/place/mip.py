@@ -1,10 +1,10 @@
 """The placement problem as a mixed-integer programme: the only importer of `mip`.
 
-Nodes flow through states. `put[s, g]` is how many jobs of group g are put on a node in state s, which moves the node to
-the state without what the job takes; `span[h, s, u]` is how many nodes in first state s give u units to the job h that
-takes several nodes; `rest[s]` is how many nodes end in state s, which is where the cost of free GPUs that are of no use
-is counted. Nodes of one state are one variable, and so are jobs that ask for the same and cost the same: a thousand
-nodes make no larger a model than ten.
+Nodes flow through states. `put[s, g, t]` is how many jobs of group g are put on GPUs of type t of a node in state s,
+which moves the node to the state without what the job takes; `span[h, s, u, t]` is how many nodes in first state s give
+u units of type t to the job h that takes several nodes; `rest[s]` is how many nodes end in state s, which is where the
+cost of free GPUs that are of no use is counted. Nodes of one state are one variable, and so are jobs that ask for the
+same and cost the same: a thousand nodes make no larger a model than ten.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from slurm_rl.errors import EnvironmentMissing, unknown_name
 from slurm_rl.place.greedy import NodesByState, place_greedily
-from slurm_rl.place.problem import Job, Node, NodeState, PlacementProblem, Request, Where, evaluate, spans
+from slurm_rl.place.problem import Job, Node, NodeState, PlacementProblem, Request, Spot, Where, evaluate, spans
 
 SOLVERS = {"cbc": "CBC", "highs": "HIGHS"}
 SMALL = 24  # states of nodes up to which a problem is solved with all of them
@@ -134,8 +134,12 @@ def lower_bound(problem: PlacementProblem) -> float:
         key = (job.request, job.seconds)
         if key not in requests:
             possible = set(spans(problem, job.request))
+            types = problem.choices(job.request)
             possible |= {
-                problem.kinds[s.kind].gpu_type for s in problem.nodes if problem.whole(s, job.request) is not None
+                gpu_type
+                for s in problem.nodes
+                for gpu_type in types.get(s.kind, ())
+                if problem.whole(s, job.request, gpu_type) is not None
             }
             # The most that a job can save on one node: what the node cost before.
             nodes = job.request.units if spans(problem, job.request) else 1
@@ -164,15 +168,16 @@ def candidates(problem: PlacementProblem) -> dict[NodeState, int]:
     for state in problem.nodes:
         by_kind.setdefault(state.kind, []).append(state)
     kept: set[NodeState] = set()
-    for (kind, request), jobs in alike.items():
+    choices = [(key, t, jobs) for key, jobs in alike.items() for t in problem.choices(key[1])[key[0]]]
+    for (kind, request), gpu_type, jobs in choices:
         fits = []
         parts = []
         for state in by_kind.get(kind, ()):
-            after = problem.whole(state, request)
+            after = problem.whole(state, request, gpu_type)
             if after is not None:
                 fits.append((problem.state_cost(after) - problem.state_cost(state), state.idle_gpus, state))
             elif request.units > 1:
-                parts.append((-state.room(request, request.units), state.idle_gpus, state))
+                parts.append((-state.room(request, request.units, gpu_type), state.idle_gpus, state))
         wanted = size[request.gpus] if fits else jobs * request.units + 1
         for first, _, state in sorted(fits or parts):
             kept.add(state)
@@ -192,7 +197,7 @@ class _Model:
         self.problem = problem
         self.bound: float | None = None
         self.solved = False
-        self.nodes = candidates(problem) | {node[0]: problem.nodes[node[0]] for w in start.values() for node, _ in w}
+        self.nodes = candidates(problem) | {s.node[0]: problem.nodes[s.node[0]] for w in start.values() for s in w}
         self.groups = _groups(problem)
         try:
             self.model = self.mip.Model(solver_name=SOLVERS[solver])
@@ -202,9 +207,9 @@ class _Model:
             ) from error
         self.model.verbose = 0
         self.model.threads = 1
-        self.put: dict[tuple[NodeState, int], Any] = {}
-        self.span: dict[tuple[int, NodeState, int], Any] = {}
-        self.then: dict[tuple[NodeState, int], NodeState] = {}
+        self.put: dict[tuple[NodeState, int, int], Any] = {}
+        self.span: dict[tuple[int, NodeState, int, int], Any] = {}
+        self.then: dict[tuple[NodeState, int, int], NodeState] = {}
         self._build(start)
         self.model.start = self._start(start)
 
@@ -215,13 +220,13 @@ class _Model:
         now: dict[Node, NodeState] = {}
         for rank in sorted(where):
             g, request = group_of[rank], self.problem.jobs[rank].request
-            for node, units in where[rank]:
+            for node, units, gpu_type in where[rank]:
                 state = now.get(node, node[0])
-                now[node] = self.problem.after(state, request, units)
+                now[node] = self.problem.after(state, request, units, gpu_type)
                 if len(where[rank]) > 1:
-                    name = self.span[g, state, units]
+                    name = self.span[g, state, units, gpu_type]
                 else:
-                    name = self.put[state, g]
+                    name = self.put[state, g, gpu_type]
                 count[name] = count.get(name, 0) + 1
         whole = [*self.put.values(), *self.span.values()]
         return [(name, float(count.get(name, 0))) for name in whole]
@@ -238,15 +243,15 @@ class _Model:
         for g, group in enumerate(self.groups):
             request = group.job.request
             by_type: dict[int, list[tuple[int, Any]]] = {}
-            for state, count in self.nodes.items():
-                gpu_type = problem.kinds[state.kind].gpu_type
-                if gpu_type not in group.spans or state.kind not in request.kinds:
-                    continue
-                for units in range(1, state.room(request, request.units) + 1):
-                    name = model.add_var(var_type="I", ub=min(count, request.units // units), obj=problem.weights.node)
-                    self.span[g, state, units] = name
+            types = problem.choices(request)
+            choices = [(s, t) for s in self.nodes for t in types.get(s.kind, ()) if t in group.spans]
+            for state, gpu_type in choices:
+                for units in range(1, state.room(request, request.units, gpu_type) + 1):
+                    most = min(self.nodes[state], request.units // units)
+                    name = model.add_var(var_type="I", ub=most, obj=problem.weights.node)
+                    self.span[g, state, units, gpu_type] = name
                     out.setdefault(state, []).append(name)
-                    after = problem.after(state, request, units)
+                    after = problem.after(state, request, units, gpu_type)
                     known.setdefault(after)
                     into.setdefault(after, []).append(name)
                     by_type.setdefault(gpu_type, []).append((units, name))
@@ -258,16 +263,18 @@ class _Model:
 
         # 2. Jobs on one node, whatever state the node is in by then; new states are found on the way.
         frontier = list(known)
+        asked = [problem.choices(group.job.request) for group in self.groups]
         while frontier:
             state = frontier.pop()
-            for g, group in enumerate(self.groups):
-                full = problem.whole(state, group.job.request)
+            moves = [(g, t) for g, types in enumerate(asked) for t in types.get(state.kind, ())]
+            for g, gpu_type in moves:
+                group = self.groups[g]
+                full = problem.whole(state, group.job.request, gpu_type)
                 if full is None:
                     continue
-                cost = problem.cost(group.job, problem.kinds[state.kind].gpu_type)
-                name = model.add_var(var_type="I", ub=len(group.ranks), obj=cost)
-                self.put[state, g] = name
-                self.then[state, g] = full
+                name = model.add_var(var_type="I", ub=len(group.ranks), obj=problem.cost(group.job, gpu_type))
+                self.put[state, g, gpu_type] = name
+                self.then[state, g, gpu_type] = full
                 out.setdefault(state, []).append(name)
                 into.setdefault(full, []).append(name)
                 placed[g].append(name)
@@ -283,7 +290,7 @@ class _Model:
             comes = xsum(into.get(state, []))
             model.add_constr(comes - xsum(out.get(state, [])) - rest == -self.nodes.get(state, 0))
         for state in self.nodes:
-            spans = [v for (_, s, _), v in self.span.items() if s == state]
+            spans = [v for (_, s, _, _), v in self.span.items() if s == state]
             if spans:
                 model.add_constr(xsum(spans) <= self.nodes[state])
 
@@ -315,21 +322,21 @@ class _Model:
         problem, nodes = self.problem, NodesByState(self.problem)
         waiting = {g: iter(group.ranks) for g, group in enumerate(self.groups)}
         where: dict[int, Where] = {}
-        spans: dict[int, list[tuple[NodeState, int]]] = {}
-        for (g, state, units), name in self.span.items():
-            spans.setdefault(g, []).extend([(state, units)] * round(name.x))
+        spans: dict[int, list[tuple[NodeState, int, int]]] = {}
+        for (g, state, units, gpu_type), name in self.span.items():
+            spans.setdefault(g, []).extend([(state, units, gpu_type)] * round(name.x))
         for g, spots in spans.items():
             if spots:
-                taken = [(nodes.take_fresh(state), units) for state, units in spots]
+                taken = [Spot(nodes.take_fresh(state), units, gpu_type) for state, units, gpu_type in spots]
                 where[next(waiting[g])] = tuple(taken)
-                for (node, units), (state, _) in zip(taken, spots, strict=True):
-                    nodes.put(problem.after(state, self.groups[g].job.request, units), node)
+                for node, units, gpu_type in taken:
+                    nodes.put(problem.after(node[0], self.groups[g].job.request, units, gpu_type), node)
         # Every move leaves less free: from the fullest states down, all that comes in has come.
-        for (state, g), name in sorted(self.put.items(), key=lambda item: _freest_first(item[0][0])):
+        for (state, g, gpu_type), name in sorted(self.put.items(), key=lambda item: _freest_first(item[0][0])):
             for _ in range(round(name.x)):
                 node = nodes.take(state)
-                where[next(waiting[g])] = ((node, self.groups[g].job.request.units),)
-                nodes.put(self.then[state, g], node)
+                where[next(waiting[g])] = (Spot(node, self.groups[g].job.request.units, gpu_type),)
+                nodes.put(self.then[state, g, gpu_type], node)
         return where
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slurm_rl.errors import InputError, unknown_name
-from slurm_rl.kernel.arrays import LOG, MIX, NEVER, NEW_HEAD, NOW, Array
+from slurm_rl.kernel.arrays import HINT, MIX, NEVER, NEW_HEAD, NOW, Array
 from slurm_rl.kernel.tables import World
 from slurm_rl.place.defer import Deferral, defer_jobs
-from slurm_rl.place.gpu_counts import has_by_type
+from slurm_rl.place.gpu_counts import free_by_type, has_by_type
 from slurm_rl.place.greedy import place_greedily
 from slurm_rl.place.mip import SOLVERS, solve
 from slurm_rl.place.prices import Prices
@@ -25,7 +25,7 @@ from slurm_rl.place.solver_process import SHARED
 
 _REMEMBERED = 1024
 _REQUESTS = 512  # different ones of the mix: the most frequent
-_Spots = list[tuple[int, int]]  # nodes of a job, and its units on each
+_Spots = list[tuple[int, int, int]]  # nodes of a job, its units on each, and the type of the GPUs there
 _NO_MIX = np.zeros(0, dtype=MIX)
 _REQUESTED = ("units", "per_node", "cpu", "mem", "gpu", "share")
 
@@ -85,7 +85,7 @@ class Planner:
         known = self._map
         hint_of, pools = world["hint_of"], world["pools"]
         hint_of[hint_of > 0] = 0
-        spots_of: list[tuple[int, int]] = []
+        spots_of: _Spots = []
         mixes: list[Array] = []
         for pool, ordered in queues:
             if pools["change"][pool] == 0 and pools["due"][pool] == 0:
@@ -102,7 +102,7 @@ class Planner:
             for job, spots in self._of_pool(known, world, pool, queue, cost, mix).items():
                 hint_of[job] = 1 + len(spots_of)
                 spots_of += spots
-        world["hint"] = np.array(spots_of, dtype=LOG)
+        world["hint"] = np.array(spots_of, dtype=HINT)
         world["mix"] = np.concatenate(mixes) if mixes else _NO_MIX
         later = hint_of[hint_of < 0]
         world["wake"] = -int(later.max()) if len(later) else NEVER
@@ -126,10 +126,12 @@ class Planner:
     ) -> dict[int, _Spots]:
         """Nodes of the jobs at the head of a queue: those that start in order, and the first that would not."""
         head = known.startable(world, pool, queue[: self.settings.jobs])
-        requests = world["requests"][world["jobs"]["request"][head]]
-        in_problem = known.in_problem(requests)
+        rows = world["jobs"]["request"][head]
+        in_problem = known.in_problem[rows]
         if world["blocks"] > 1:
-            in_problem &= requests["wide"] == 0  # the placer keeps gangs within blocks, which the model does not know
+            in_problem &= (
+                world["requests"]["wide"][rows] == 0
+            )  # the placer keeps gangs within blocks, which the model does not know
         head = head[in_problem]  # jobs without GPUs go best-fit, wherever they are
         if len(head) < 2:
             return {}  # one job: the placer alone finds its best type and node
@@ -154,12 +156,12 @@ class Planner:
         for state, numbers in members.items():
             nodes.setdefault(problem.alike[state], []).extend(numbers)
         return {
-            int(head[rank]): [(nodes[state][which], units) for (state, which), units in spots]
+            int(head[rank]): [(nodes[state][which], units, gpu_type) for (state, which), units, gpu_type in spots]
             for rank, spots in where.items()
         }
 
     def _answer(self, problem: PlacementProblem) -> dict[int, Where]:
-        key = (problem.jobs, tuple(problem.nodes.items()), problem.mix)
+        key = (problem.jobs, problem.kinds, tuple(problem.nodes.items()), problem.mix)
         known = self._solved.get(key)
         if known is not None:
             self._solved.move_to_end(key)
@@ -190,29 +192,42 @@ class _Map:
         member = np.zeros((kinds, len(nodes)), dtype=bool)
         for k in range(kinds):
             member[k, listed[ptr[k] : ptr[k + 1]]] = True
-        columns = np.vstack([nodes["type"], nodes["gpu"], nodes["pool"], *member]).astype(np.int64)
+        self.prices = Prices(world)
+        types = self.prices.types
+        # On a node of several types, how many there are of each says what it is; on others its type does.
+        has = has_by_type(world, 0, len(nodes), types).astype(np.int64)
+        several = (has > 0).sum(axis=1) > 1
+        self._several = several
+        told = has[:, has[several].any(axis=0)].T if several.any() else ()
+        columns = np.vstack([nodes["type"], nodes["gpu"], nodes["pool"], *member, *told]).astype(np.int64)
         _, first, alike = np.unique(columns, axis=1, return_index=True, return_inverse=True)
         self.kind_of = alike.reshape(-1).astype(np.int64)
-        self.kinds = tuple(NodeKind(int(nodes["type"][n]), int(nodes["gpu"][n])) for n in first.tolist())
+        self.kinds = tuple(
+            NodeKind(
+                int(nodes["type"][n]),
+                int(nodes["gpu"][n]),
+                tuple(np.flatnonzero(has[n]).tolist()) if several[n] else (),
+            )
+            for n in first.tolist()
+        )
         self.accepts = [frozenset(np.flatnonzero(member[k, first]).tolist()) for k in range(kinds)]
         requests = world["requests"]
-        self.prices = Prices(world)
+        self.in_problem = _in_problem(world)
+        self._shares = bool((requests["share"] > 0).any())
         self._priced: dict[int, tuple[Array, Array, Array]] = {}  # by pool: prices, the table they are in, costs
         # Requests of which a unit is the same, by the first of them; and those that any free GPU would do for.
         units = np.column_stack([requests[f] for f in ("cpu", "mem", "gpu", "share", "kind")])
         _, leader, group = np.unique(units, axis=0, return_index=True, return_inverse=True)
         self._unit = leader[group.reshape(-1)]
         easy = (requests["gpu"] <= 1) & (requests["cpu"] == 0) & (requests["mem"] == 0) & (world["used"].shape[2] == 0)
-        self._hard = (self.prices.gpus > 0) & ~easy
-        self.requests = [Request._make([*(int(s[f]) for f in _REQUESTED), self.accepts[s["kind"]]]) for s in requests]
-
-    @staticmethod
-    def in_problem(requests: Array) -> Array:
-        """Requests that the model knows: GPUs of one type a node, one set of nodes; others the placer places alone."""
-        special = (requests["careful"] > (requests["share"] > 0)) | (requests["chain"] >= 0) | (requests["shards"] > 0)
-        special |= (requests["careful"] > 0) & (requests["accept"] != -1)
-        special |= requests["switches"] + requests["segment"] > 0
-        return (requests["gpu"] + requests["share"] > 0) & ~special
+        self._hard = (self.prices.gpus > 0) & ~easy & (requests["exact"] == 0)
+        # Which types a request accepts matters where a node has several.
+        masks = requests["accept"].tolist() if several.any() else [0] * len(requests)
+        accepts = [frozenset(t for t in range(types) if mask >> t & 1) for mask in masks]
+        self.requests = [
+            Request._make([*(int(s[f]) for f in _REQUESTED), self.accepts[s["kind"]], accepts[i]])
+            for i, s in enumerate(requests)
+        ]
 
     def startable(self, world: World, pool: int, queue: Array) -> Array:
         """The first jobs of a queue up to the one with which the pool's sums are used up."""
@@ -269,8 +284,15 @@ class _Map:
         used = world["used"][NOW, first:last]
         some = np.flatnonzero((free[:, 0] > 0) | (free[:, 2] > 0))
         gpus = world["nodes"]["gpu"][first:last][some]
+        several = self._several[first:last][some]
+        slots = -np.sort(-used[some], axis=1) if self._shares else used[some][:, :0]
+        by_type = np.zeros((len(some), self.prices.types if several.any() else 0), dtype=np.int64)
+        if several.any():
+            slots[several] = 0  # what is in part used there is of no use to the model
+            by_type[several] = free_by_type(world, first, last, self.prices.types)[some[several]]
+            by_type[free[some][:, 2] == 0] = 0  # a node that takes no jobs
         columns = np.column_stack(
-            [self.kind_of[first:last][some], free[some][:, [2, 0, 1]], gpus, -np.sort(-used[some], axis=1)]
+            [self.kind_of[first:last][some], free[some][:, [2, 0, 1]], gpus, by_type, slots]
         ).astype(np.int64)
         keys = columns.view(np.dtype((np.void, columns.shape[1] * 8))).reshape(-1)
         _, chosen, which = np.unique(keys, return_index=True, return_inverse=True)
@@ -279,6 +301,23 @@ class _Map:
         numbers = (some[order] + first).tolist()
         members: dict[NodeState, list[int]] = {}
         for k, row in enumerate(columns[chosen].tolist()):
-            slots = tuple(row[len(row) - row[4] :]) if len(row) > 5 else ()
-            members[NodeState(row[0], row[1], row[2], row[3], slots)] = numbers[cuts[k] : cuts[k + 1]]
+            types = self.kinds[row[0]].types
+            has = tuple((t, row[5 + t]) for t in types)
+            shared = tuple(row[len(row) - row[4] :]) if self._shares and not types else ()
+            members[NodeState(row[0], row[1], row[2], row[3], shared, has)] = numbers[cuts[k] : cuts[k + 1]]
         return {state: len(found) for state, found in members.items()}, members
+
+
+def _in_problem(world: World) -> Array:
+    """Which requests the model knows: whole GPUs of one type, of several to choose from, or shares; one set of nodes.
+
+    The others the placer places alone (docs/placement.md).
+    """
+    requests, demand = world["requests"], world["demand"]
+    special = (requests["chain"] >= 0) | (requests["shards"] > 0) | (requests["exact"] > 0)
+    special |= (requests["exclusive"] > 0) | (requests["switches"] + requests["segment"] > 0)
+    if len(demand):
+        special |= demand.any(axis=1)
+    # Shares, where a node has several types.
+    special |= (requests["share"] > 0) & (requests["accept"] != -1)
+    return np.asarray((requests["gpu"] + requests["share"] > 0) & ~special)

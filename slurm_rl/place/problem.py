@@ -4,6 +4,9 @@ A node's *state* is what is free on it. Nodes of one state are interchangeable, 
 number of states and of distinct requests, not that of nodes. Putting a job on a node moves the node to another state;
 what the state in which a node ends costs is counted exactly once: free GPUs that the *mix*, the jobs that wait or run
 at the time, could not use there.
+
+A node may have GPUs of several types, MIG slices included, which share its CPUs and memory. A request that accepts
+several of them is one choice for each. On nodes of one type there is one choice, and the state says nothing of types.
 """
 
 from __future__ import annotations
@@ -43,8 +46,14 @@ def parse_weights(text: str, field: str) -> Weights:
 class NodeKind:
     """Nodes that all jobs of the problem see alike, but for what is free on them."""
 
-    gpu_type: int
+    gpu_type: int  # of several, the first
     gpus: int  # of an empty node
+    types: tuple[int, ...] = ()  # of nodes with GPUs of several types: all of them
+
+    @property
+    def all_types(self) -> tuple[int, ...]:
+        """The GPU types of these nodes."""
+        return self.types or (self.gpu_type,)
 
 
 class NodeState(NamedTuple):
@@ -55,26 +64,37 @@ class NodeState(NamedTuple):
     cpu: int
     mem: int
     slots: tuple[int, ...] = ()
+    by_type: tuple[tuple[int, int], ...] = ()  # GPU type and free GPUs of it, where a node has several types
 
     @property
     def idle_gpus(self) -> float:
         """Free GPUs, shares included."""
         return self.gpu + sum(GPU_MILLI - used for used in self.slots if 0 < used < GPU_MILLI) / GPU_MILLI
 
-    def room(self, request: Request, wanted: int) -> int:
-        """How many units of a request fit, at most `wanted`."""
+    def free_of(self, gpu_type: int) -> int:
+        """Free whole GPUs of one of the node's types."""
+        for kind, free in self.by_type:
+            if kind == gpu_type:
+                return free
+        return 0 if self.by_type else self.gpu
+
+    def room(self, request: Request, wanted: int, gpu_type: int) -> int:
+        """How many units of a request fit on GPUs of one of the node's types, at most `wanted`."""
         room = min(wanted, request.per_node)
-        for free, per in ((self.gpu, request.gpu), (self.cpu, request.cpu), (self.mem, request.mem)):
+        gpu = self.free_of(gpu_type) if self.by_type else self.gpu
+        for free, per in ((gpu, request.gpu), (self.cpu, request.cpu), (self.mem, request.mem)):
             if per:
                 room = min(room, free // per)
         if request.share:
             room = min(room, sum((GPU_MILLI - used) // request.share for used in self.slots))
         return room
 
-    def after(self, request: Request, units: int) -> NodeState:
+    def after(self, request: Request, units: int, gpu_type: int) -> NodeState:
         """The state after `units` are placed; a share goes to the fullest GPU that has room for it."""
-        slots = self.slots
+        slots, by_type = self.slots, self.by_type
         gpu = self.gpu - units * request.gpu
+        if by_type:
+            by_type = tuple((k, free - units * request.gpu if k == gpu_type else free) for k, free in by_type)
         if slots:
             used = list(slots)
             if request.share:
@@ -87,11 +107,11 @@ class NodeState(NamedTuple):
                     used[used.index(0)] = GPU_MILLI
             slots = tuple(sorted(used, reverse=True))
             gpu = slots.count(0)
-        return NodeState(self.kind, gpu, self.cpu - units * request.cpu, self.mem - units * request.mem, slots)
+        return NodeState(self.kind, gpu, self.cpu - units * request.cpu, self.mem - units * request.mem, slots, by_type)
 
 
 class Request(NamedTuple):
-    """A job's request: `units` units, at most `per_node` on a node, all on nodes of one GPU type."""
+    """A job's request: `units` units, at most `per_node` on a node, all on GPUs of one type."""
 
     units: int
     per_node: int
@@ -100,6 +120,7 @@ class Request(NamedTuple):
     gpu: int
     share: int
     kinds: frozenset[int]  # node kinds that will do
+    types: frozenset[int] = frozenset()  # GPU types that will do on nodes that have several; of others `kinds` says all
 
     @property
     def gpus(self) -> float:
@@ -116,7 +137,17 @@ class Job:
 
 
 Node = tuple[NodeState, int]  # a node by its state at first, and which of those in that state
-Where = tuple[tuple[Node, int], ...]  # a job's nodes, and its units on each
+
+
+class Spot(NamedTuple):
+    """A node of a job."""
+
+    node: Node
+    units: int
+    gpu_type: int  # of the GPUs that it gets there
+
+
+Where = tuple[Spot, ...]  # a job's nodes
 
 
 class PlacementProblem:
@@ -144,7 +175,8 @@ class PlacementProblem:
             self.nodes[same] = self.nodes.get(same, 0) + count
         self._state_costs: dict[NodeState, float] = {}
         self.known_spans: dict[Request, frozenset[int]] = {}
-        self._moves: dict[Request, dict[NodeState, NodeState | None]] = {}
+        self._moves: dict[Request, dict[NodeState | tuple[NodeState, int], NodeState | None]] = {}
+        self._choices: dict[Request, dict[int, tuple[int, ...]]] = {}
 
     def _usable(self, kind: int) -> tuple[float, int, float, int]:
         """CPUs a GPU, and CPUs besides, that the batch or the mix could use on a node of a kind; memory likewise."""
@@ -172,19 +204,34 @@ class PlacementProblem:
         mem = min(state.mem, math.ceil(mem_ratio * gpus) + mems)
         if cpu == state.cpu and mem == state.mem:
             return state
-        return NodeState(state.kind, state.gpu, cpu, mem, state.slots)
+        return NodeState(state.kind, state.gpu, cpu, mem, state.slots, state.by_type)
 
-    def after(self, state: NodeState, request: Request, units: int) -> NodeState:
-        """The state of a node after `units` are placed on it."""
-        return self._canonical(state.after(request, units))
+    def choices(self, request: Request) -> dict[int, tuple[int, ...]]:
+        """By node kind, the GPU types on which a request may run there; kinds that it may not use are left out."""
+        known = self._choices.get(request)
+        if known is None:
+            known = self._choices[request] = {}
+            for kind in request.kinds:
+                types = self.kinds[kind].types
+                if types and request.gpu:
+                    known[kind] = tuple(t for t in types if t in request.types)
+                else:
+                    known[kind] = (self.kinds[kind].gpu_type,)  # there is nothing to choose
+        return known
 
-    def whole(self, state: NodeState, request: Request) -> NodeState | None:
-        """The state of a node once it has a whole job, None if it has no room for it."""
+    def after(self, state: NodeState, request: Request, units: int, gpu_type: int) -> NodeState:
+        """The state of a node after `units` are placed on its GPUs of a type."""
+        return self._canonical(state.after(request, units, gpu_type))
+
+    def whole(self, state: NodeState, request: Request, gpu_type: int) -> NodeState | None:
+        """The state of a node once it has a whole job on GPUs of a type, None if it has no room for it."""
         known = self._moves.setdefault(request, {})
-        if state not in known:
-            fits = state.kind in request.kinds and state.room(request, request.units) == request.units
-            known[state] = self.after(state, request, request.units) if fits else None
-        return known[state]
+        key = (state, gpu_type) if state.by_type else state
+        if key not in known:
+            fits = gpu_type in self.choices(request).get(state.kind, ())
+            fits = fits and state.room(request, request.units, gpu_type) == request.units
+            known[key] = self.after(state, request, request.units, gpu_type) if fits else None
+        return known[key]
 
     def cost(self, job: Job, gpu_type: int) -> float:
         """Seconds that it costs to run a job on a type."""
@@ -193,18 +240,28 @@ class PlacementProblem:
     def blocked(self, state: NodeState) -> float:
         """Free GPUs on a node that the mix could not use, on average of its requests that may use such a node.
 
-        All of them where a unit of the request does not fit; else the GPUs of which too little is free for it.
+        All of them where a unit of the request does not fit; else the GPUs of which too little is free for it, and
+        those of types that it does not accept. On nodes of several types, requests for shares are left out.
         """
         idle, total = state.idle_gpus, 0.0
         if not idle:
             return 0.0
+        if state.by_type:
+            return sum(p * self._lost_by_type(state, m) for p, m in self._mix[state.kind] if not m.share)
         for portion, request in self._mix[state.kind]:
-            if not state.room(request, 1):
+            if not state.room(request, 1, self.kinds[state.kind].gpu_type):
                 total += portion * idle
             elif state.slots:
                 need = request.share or GPU_MILLI
                 total += portion * sum(GPU_MILLI - u for u in state.slots if GPU_MILLI - u < need) / GPU_MILLI
         return total
+
+    def _lost_by_type(self, state: NodeState, request: Request) -> int:
+        """Free GPUs on a node of several types that a request could not use: those of other types, or all."""
+        mine = self.choices(request)[state.kind]
+        if not any(state.room(request, 1, t) for t in mine):
+            return state.gpu
+        return state.gpu - sum(state.free_of(t) for t in mine)
 
     def state_cost(self, state: NodeState) -> float:
         """Seconds that a node in this state costs."""
@@ -220,14 +277,14 @@ class PlacementProblem:
         """The most that the cost of one node can fall, by GPU type."""
         most: dict[int, float] = {}
         for state in self.nodes:
-            gpu_type = self.kinds[state.kind].gpu_type
-            most[gpu_type] = max(most.get(gpu_type, 0.0), self.state_cost(state))
+            for gpu_type in self.kinds[state.kind].all_types:
+                most[gpu_type] = max(most.get(gpu_type, 0.0), self.state_cost(state))
         return most
 
     @cached_property
     def values(self) -> tuple[float, ...]:
         """What starting each job is worth: more than anything it could cost the others, the earlier the more."""
-        types = {k.gpu_type for k in self.kinds}
+        types = {t for k in self.kinds for t in k.all_types}
         dearest = sum(max((self.cost(j, t) for t in types), default=0.0) for j in self.jobs)
         most = self.weights.blocked * max((k.gpus for k in self.kinds), default=0) if self.mix else 0.0
         nodes = (most + self.weights.node) * sum(j.request.units for j in self.jobs)
@@ -246,10 +303,11 @@ def spans(problem: PlacementProblem, request: Request) -> frozenset[int]:
 
 def _spans(problem: PlacementProblem, request: Request) -> frozenset[int]:
     rooms: dict[int, list[int]] = {}
+    types = problem.choices(request)
     for state, count in problem.nodes.items():
-        if state.kind in request.kinds:
-            room = state.room(request, request.units)
-            found = rooms.setdefault(problem.kinds[state.kind].gpu_type, [0, 0])
+        for gpu_type in types.get(state.kind, ()):
+            room = state.room(request, request.units, gpu_type)
+            found = rooms.setdefault(gpu_type, [0, 0])
             found[0] = max(found[0], room)
             found[1] += room * count
     return frozenset(k for k, (most, total) in rooms.items() if most < request.units <= total)
@@ -261,10 +319,9 @@ def evaluate(problem: PlacementProblem, where: Mapping[int, Where]) -> float:
     total = 0.0
     for rank in sorted(where):
         job, spots = problem.jobs[rank], where[rank]
-        gpu_type = problem.kinds[spots[0][0][0].kind].gpu_type
-        total += problem.cost(job, gpu_type) + problem.weights.node * (len(spots) - 1) - problem.values[rank]
-        for node, units in spots:
-            states[node] = problem.after(states.get(node, node[0]), job.request, units)
+        total += problem.cost(job, spots[0].gpu_type) + problem.weights.node * (len(spots) - 1) - problem.values[rank]
+        for node, units, gpu_type in spots:
+            states[node] = problem.after(states.get(node, node[0]), job.request, units, gpu_type)
     for node, now in states.items():
         total += problem.state_cost(now) - problem.state_cost(node[0])
     return total
@@ -276,21 +333,22 @@ def violations(problem: PlacementProblem, where: Mapping[int, Where]) -> list[st
     states: dict[Node, NodeState] = {}
     for rank in sorted(where):
         request, spots = problem.jobs[rank].request, where[rank]
-        if sum(units for _, units in spots) != request.units:
-            wrong.append(f"job {rank}: {sum(units for _, units in spots)} of {request.units} units")
-        if len({problem.kinds[node[0].kind].gpu_type for node, _ in spots}) != 1:
+        placed = sum(s.units for s in spots)
+        if placed != request.units:
+            wrong.append(f"job {rank}: {placed} of {request.units} units")
+        if len({s.gpu_type for s in spots}) != 1:
             wrong.append(f"job {rank}: on several GPU types")
-        if len({node for node, _ in spots}) != len(spots):
+        if len({s.node for s in spots}) != len(spots):
             wrong.append(f"job {rank}: a node twice")
-        for node, units in spots:
+        for node, units, gpu_type in spots:
             state, which = node
             now = states.get(node, state)
-            if state.kind not in request.kinds:
-                wrong.append(f"job {rank}: on a node it may not use")
+            if gpu_type not in problem.choices(request).get(state.kind, ()):
+                wrong.append(f"job {rank}: on a node or a GPU type it may not use")
             if not 0 <= which < problem.nodes.get(state, 0):
                 wrong.append(f"job {rank}: on a node that is not there")
-            if units < 1 or now.room(request, units) < units:
+            if units < 1 or now.room(request, units, gpu_type) < units:
                 wrong.append(f"job {rank}: {units} units where there is no room for them")
             else:
-                states[node] = problem.after(now, request, units)
+                states[node] = problem.after(now, request, units, gpu_type)
     return wrong

@@ -1,7 +1,7 @@
 """Placements compared on mixed GPUs, with paired confidence intervals: the figures of docs/placement.md.
 
 slurm-rl study placement [SEEDS] [POLICY] [WORKLOAD]
-slurm-rl study placement weights [SEEDS]
+slurm-rl study placement weights [SEEDS] [WORKLOAD]
 slurm-rl study placement orders [SEEDS] [WORKLOAD]
 """
 
@@ -21,8 +21,10 @@ from scipy.optimize import linprog
 from scipy.stats import t as student
 
 from slurm_rl.cli.app import main as slurm_rl
-from slurm_rl.domain.cluster import Cluster, read_cluster
+from slurm_rl.domain.cluster import Cluster, NodeClass, read_cluster
+from slurm_rl.domain.gres import slice_of
 from slurm_rl.place.defer import Deferral
+from slurm_rl.place.gpu_counts import has_by_type
 from slurm_rl.place.plan import PlannerSettings
 from slurm_rl.place.problem import Weights
 from slurm_rl.place.release_times import holds
@@ -54,6 +56,15 @@ CLASSES = {
     "input": {"A100": 1.0, "V100": 1.0, "A10": 1.0, "T4": 1.0, "P100": 1.0},
 }
 ALIKE = {"G2": "A10", "G3": "A100", "V100M16": "V100", "V100M32": "V100"}
+# Nodes with whole A100s and MIG slices of them, and nodes of V100s. Classes of jobs by their speed on a whole A100,
+# V100 = 1, and the share of one that they keep busy: a slice slows a job down only below that share.
+SLICED = (
+    (4, {"gpu:A100": 2, "gpu:A100_3g.20gb": 4}),
+    (3, {"gpu:A100": 2, "gpu:A100_2g.10gb": 6, "gpu:A100_1g.5gb": 2}),
+    (2, {"gpu:A100_1g.5gb": 28}),
+    (4, {"gpu:V100": 4}),
+)
+GAINS = {"tensor": (2.5, 1.0), "memory": (1.73, 0.6), "small": (1.3, 0.3), "input": (1.0, 0.1)}
 SIZES = ((1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 1 << 30))  # GPUs of a job
 
 
@@ -121,7 +132,7 @@ def load(prepared: Prepared) -> float:
     groups, types = speed.shape
     gpu_seconds = np.bincount(world["jobs"]["request"], weights=world["work"], minlength=groups) * requests["units"]
     seconds = (gpu_seconds * requests["gpu"])[:, None] / speed
-    has = np.bincount(nodes["type"], weights=nodes["gpu"], minlength=types) * np.ptp(prepared.trace.submit_time)
+    has = has_by_type(world, 0, len(nodes), types).sum(axis=0) * np.ptp(prepared.trace.submit_time)
     group, kind = np.nonzero(holds(world, types) & (seconds > 0))
     one = np.arange(len(group))
     # Shares of groups on types, and last the load: each group is shared out, and no type is held for more than that.
@@ -158,11 +169,53 @@ def with_classes(prepared: Prepared, seed: int, *, rescale: bool = False) -> Pre
     return prepared
 
 
+def slices(seed: int, jobs: int = 4000) -> Prepared:
+    """Jobs of one GPU of any type, and some of two to four whole GPUs, on nodes with whole A100s and slices of them."""
+    rng = np.random.default_rng(2000 + seed)
+    cluster = Cluster(
+        "sliced", tuple(NodeClass(n, cpus=64, mem_gb=512, gres=tuple(gres.items())) for n, gres in SLICED)
+    )
+    names = list(GAINS)
+    users = [f"u{i}" for i in range(40)]
+    mix = {user: rng.dirichlet(np.full(len(names), 0.5)) for user in users}
+    weight = rng.dirichlet(np.full(len(users), 0.5))
+    user = rng.choice(users, jobs, p=weight).tolist()
+    gpus = rng.choice([1.0, 2.0, 4.0], jobs, p=[0.85, 0.1, 0.05])
+    usual = dict(zip(users, np.exp(rng.normal(np.log(1800.0), 1.0, len(users))), strict=True))
+    run = np.exp(rng.normal(0.0, 1.0, jobs)) * np.array([usual[u] for u in user])
+    trace = make_trace(
+        f"slices-{seed}",
+        np.sort(rng.integers(0, 30 * jobs, jobs)),
+        run_time=np.clip(run, 10, 5 * 86_400).astype(np.int64),
+        time_limit=np.full(jobs, 14 * 86_400),
+        num_gpus=gpus,
+        num_nodes=np.ones(jobs, dtype=np.int64),
+        # Slices of several GPUs do not work together.
+        gpu_type=np.where(gpus > 1, "A100|V100", "").tolist(),
+        cpus=gpus,
+        user=user,
+        job_name=[names[rng.choice(len(names), p=mix[u])] for u in user],
+    )
+    types = {"V100": 1.0}
+    classes = {name: {"V100": 1.0} for name in names}
+    for kind in (k for k in cluster.gpu_types if k != "V100"):
+        part = slice_of(kind)
+        compute = part.compute if part else 1.0
+        types[kind] = 2.0 * compute
+        for name, (fast, busy) in GAINS.items():
+            classes[name][kind] = fast * min(1.0, compute / busy)
+    matrix = SpeedMatrix(types, {(u, name): classes[name] for u in users for name in names})
+    prepared = prepare(trace, cluster, seed=seed, speeds=matrix)
+    trace = replace(trace, submit_time=(trace.submit_time * (load(prepared) / LOAD)).astype(np.int64))
+    return prepare(trace, cluster, seed=seed, speeds=matrix)
+
+
 WORKLOADS: dict[str, Callable[[int], Prepared]] = {
     "venus on openb": venus_on_openb,
     "hetero": hetero,
     "venus on openb, classes": lambda seed: with_classes(venus_on_openb(seed), seed, rescale=True),
     "hetero, classes": lambda seed: with_classes(hetero(seed), seed),
+    "slices": slices,
 }
 
 
@@ -174,20 +227,20 @@ def interval(ratios: list[float]) -> str:
     return f"{middle:+.1f}% [{low:+.1f}, {high:+.1f}]"
 
 
-def weights(seeds: int) -> None:
-    """What the terms of the objective do to `mip`, where jobs have classes."""
+def weights(seeds: int, workload: str) -> None:
+    """What the terms of the objective do to `mip`, where jobs have classes; and prices without a common plan."""
     variants = {
-        "as shipped": Weights(),
-        "blocked 60": Weights(blocked=60.0),
-        "node 0": Weights(node=0.0),
-        "energy 1000": Weights(energy=1000.0),
-        "energy 5000": Weights(energy=5000.0),
+        "as shipped": PlannerSettings(),
+        "prices alone": PlannerSettings(jobs=1),
+        "blocked 60": PlannerSettings(weights=Weights(blocked=60.0)),
+        "node 0": PlannerSettings(weights=Weights(node=0.0)),
+        "energy 1000": PlannerSettings(weights=Weights(energy=1000.0)),
+        "energy 5000": PlannerSettings(weights=Weights(energy=5000.0)),
     }
     found: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
     for seed in range(seeds):
-        prepared = WORKLOADS["hetero, classes"](seed)
-        for name, terms in variants.items():
-            planning = PlannerSettings(weights=terms)
+        prepared = WORKLOADS[workload](seed)
+        for name, planning in variants.items():
             (run,) = replay(prepared, parse_contenders("sjf-age@user", "easy"), placement="mip", planning=planning)
             found[name].append({k: float(run.metrics[k] or 0.0) for k in FIGURES})
             row = ", ".join(f"{k} {v:,.0f}" for k, v in found[name][-1].items())
@@ -196,7 +249,7 @@ def weights(seeds: int) -> None:
     for name, runs in found.items():
         print(f"{name}: " + ", ".join(f"{k} {np.mean([r[k] for r in runs]):,.0f}" for k in FIGURES))
         if runs is not shipped and seeds > 1:
-            ratio = {k: [a[k] / b[k] for a, b in zip(runs, shipped, strict=True)] for k in ("mean_jct", "energy_kwh")}
+            ratio = {k: [a[k] / b[k] for a, b in zip(runs, shipped, strict=True)] for k in (*COMPARED, "energy_kwh")}
             print("   against what is shipped: " + ", ".join(f"{k} {interval(v)}" for k, v in ratio.items()))
 
 
@@ -237,7 +290,7 @@ def main(*given: str) -> None:
         orders(int(given[1]) if len(given) > 1 else 40, given[2] if len(given) > 2 else "hetero")
         return
     if given[:1] == ("weights",):
-        weights(int(given[1]) if len(given) > 1 else 3)
+        weights(int(given[1]) if len(given) > 1 else 3, given[2] if len(given) > 2 else "hetero, classes")
         return
     seeds = int(given[0]) if given else 3
     policy = given[1] if len(given) > 1 else "sjf-age@user"

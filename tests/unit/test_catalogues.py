@@ -70,10 +70,10 @@ def test_every_kernel_of_a_rule_or_placement_cites_its_clause() -> None:
 
 def test_every_clause_is_named_by_a_kernel_and_by_a_test() -> None:
     clauses = re.findall(r"^- \*\*([A-Z]\d+)\*\* ", (ROOT / "docs" / "backfill.md").read_text(encoding="utf-8"), re.M)
-    assert len(clauses) == 53
+    assert len(clauses) == 54
     kernels = " ".join(p.read_text() for d in ("backfill", "place") for p in (ROOT / "slurm_rl" / d).glob("*.py"))
     more = ["sim/slurm_rl_sim/engine.py", "sim/slurm_rl_sim/site_priority.py", "slurm_rl/kernel/quotas.py"]
-    more += ["sim/slurm_rl_sim/reservations.py", "slurm_rl/kernel/reserved.py"]
+    more += ["sim/slurm_rl_sim/reservations.py", "slurm_rl/kernel/reserved.py", "sim/slurm_rl_sim/gpu_memory.py"]
     kernels += " ".join((ROOT / name).read_text() for name in more)
     tests = " ".join(p.read_text() for p in (ROOT / "tests").rglob("test_*.py") if p.name != Path(__file__).name)
     for text in (kernels, tests):

@@ -65,7 +65,8 @@ def test_all_goes_on_past_what_is_missing(
     code, out, err = run(capsys, "all", "--traces", str(tmp_path), "--out", str(tmp_path / "paper"), "--json")
     assert code == 0
     asked_first = [("machines", "easy", "3"), ("styles", "easy", "8"), ("160",)]
-    assert asked == [*asked_first, ("weights", "2"), ("orders",), ("8",), ("11",), ()]
+    on_slices = [("8", "sjf-age@user", "slices"), ("weights", "8", "slices")]
+    assert asked == [*asked_first, ("weights", "2"), *on_slices, ("orders",), ("8",), ("11",), ()]
     assert (tmp_path / "paper" / "styles.txt").read_text(encoding="utf-8") == "a table\n"
     assert "table-easy: missing: helios_venus_sept2020.csv.gz" in err
     assert {r["name"] for r in json.loads(out)} == set(STUDIES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from placement_cases import a_problem, an_ask, cost_by_hand, every_placement
+from placement_cases import a_mixed_problem, a_problem, an_ask, cost_by_hand, every_placement
 
 from slurm_rl.errors import InputError
 from slurm_rl.place.greedy import place_greedily
@@ -38,6 +38,60 @@ def test_the_solver_finds_the_best_of_all_placements(block: int) -> None:
         solved += solution.winner != "greedy"
     assert unproven < 2
     assert solved > 5, "cases that greedy settles prove little about the solver"
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_the_solver_finds_the_best_of_all_placements_on_nodes_of_several_types(block: int) -> None:
+    solved = searched = 0
+    for seed in range(block * 200, block * 200 + 200):
+        problem, nodes = a_mixed_problem(seed)
+        greedy = place_greedily(problem)
+        costs = (cost_by_hand(problem, nodes, placed) for placed in every_placement(problem, nodes, greedy))
+        found = [cost for cost in costs if cost is not None]
+        solution = solve(problem, seconds=30.0, gap=0.0)
+        assert solution.note == "", f"seed {seed}"
+        assert solution.is_optimal, f"seed {seed}"
+        assert solution.cost == pytest.approx(min(found), abs=1e-5), f"seed {seed}: {solution.winner}"
+        assert solution.bound <= solution.cost + 1e-5
+        for where in (greedy, solution.where):
+            assert violations(problem, where) == []
+            by_hand = {
+                rank: tuple((_named(problem, nodes, s.node), *s[1:]) for s in spots) for rank, spots in where.items()
+            }
+            assert cost_by_hand(problem, nodes, by_hand) == pytest.approx(evaluate(problem, where), abs=1e-6)
+        solved += solution.winner != "greedy"
+        searched += len(found)
+    assert solved > 10, "cases that greedy settles prove little about the solver"
+    assert searched > 1500, "…and so do cases with a few ways to place the jobs"
+
+
+@pytest.mark.parametrize("seed", [s for s in range(400) if s % 4 != 3])
+def test_a_node_of_one_type_is_the_same_whether_its_state_says_so_or_not(seed: int) -> None:
+    problem, nodes = a_problem(seed)
+    assert not any(s.by_type for s in nodes), "one type: the state says nothing of it"
+    kinds = [NodeKind(k.gpu_type, k.gpus, (k.gpu_type,)) for k in problem.kinds]
+
+    def told(request: Request) -> Request:
+        return request._replace(types=frozenset(kinds[k].gpu_type for k in request.kinds))
+
+    jobs = [Job(told(j.request), j.seconds) for j in problem.jobs]
+    count: dict[NodeState, int] = {}
+    for state in nodes:
+        said = state._replace(by_type=((kinds[state.kind].gpu_type, state.gpu),))
+        count[said] = count.get(said, 0) + 1
+    mix = [(part, told(request)) for part, request in problem.mix]
+    other = PlacementProblem(jobs, kinds, count, weights=problem.weights, mix=mix)
+    plain = {
+        rank: tuple(s._replace(node=(s.node[0]._replace(by_type=()), s.node[1])) for s in spots)
+        for rank, spots in place_greedily(other).items()
+    }
+    assert plain == place_greedily(problem)
+    assert solve(other, gap=0.0).cost == pytest.approx(solve(problem, gap=0.0).cost, abs=1e-5)
+
+
+def _named(problem: PlacementProblem, nodes: list[NodeState], node: tuple[NodeState, int]) -> int:
+    """A node of a problem by its place among the named ones."""
+    return [n for n, s in enumerate(nodes) if problem.alike[s] == node[0]][node[1]]
 
 
 def one_type(
@@ -121,7 +175,7 @@ def test_a_gang_stays_on_one_type() -> None:
     problem = PlacementProblem(
         [Job(an_ask(8, kinds=(0, 1)), (1.0, 2.0))], kinds, {NodeState(0, 4, 0, 0): 1, NodeState(1, 4, 0, 0): 2}
     )
-    assert {node[0].kind for node, _ in solve(problem).where[0]} == {1}
+    assert {spot.node[0].kind for spot in solve(problem).where[0]} == {1}
 
 
 @pytest.mark.parametrize("seed", range(0, 300, 3))
