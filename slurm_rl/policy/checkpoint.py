@@ -23,7 +23,7 @@ from slurm_rl.errors import InputError, ModelError
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.policy.contract import contract, difference
 from slurm_rl.policy.features import JOB_FEATURES
-from slurm_rl.policy.network import LAYOUT
+from slurm_rl.policy.network import LAYOUT, unbounded
 
 WEIGHTS, MANIFEST = "policy.safetensors", "manifest.toml"
 STARVE_DRAIN = "starve_drain"  # the cap, by its name in a manifest
@@ -91,7 +91,10 @@ def load_model(path: Path) -> Model:
     why = difference(manifest["features"])
     if why:
         raise ModelError(f"{path}: {why}: retrain it")
-    return Model(path, manifest, flatten(flat_tensors(path / WEIGHTS, raw, LAYOUT)), found)
+    tensors = flat_tensors(path / WEIGHTS, raw, LAYOUT, otherwise=unbounded())
+    if not (tensors["size_low"] <= tensors["size_high"]).all():
+        raise ModelError(f"{path / WEIGHTS}: size_low is above size_high")
+    return Model(path, manifest, flatten(tensors), found)
 
 
 def read_weights(path: Path, sha256: str) -> tuple[bytes, str]:
@@ -144,15 +147,22 @@ def _is_style(style: Mapping[str, Any]) -> bool:
 
 
 def flat_tensors(
-    path: Path, raw: bytes, layout: Mapping[str, tuple[int, ...]], why: Mapping[str, str] | None = None
+    path: Path,
+    raw: bytes,
+    layout: Mapping[str, tuple[int, ...]],
+    why: Mapping[str, str] | None = None,
+    otherwise: Mapping[str, Array] | None = None,
 ) -> dict[str, Array]:
-    """The tensors of a file, each as the layout wants it and finite; `why`: what to say if one is not."""
+    """The tensors of a file, each as the layout wants it and finite.
+
+    `why`: what to say if one is not; `otherwise`: those that files of earlier releases lack.
+    """
     try:
         tensors = load_tensors(raw)
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
         raise ModelError(f"{path}: no safetensors file: {error}") from None
     for name, shape in layout.items():
-        tensor = tensors.pop(name, None)
+        tensor = tensors.pop(name, (otherwise or {}).get(name))
         if tensor is None or tensor.shape != shape or tensor.dtype != np.float32:
             got = "is missing" if tensor is None else f"is {tensor.dtype} {list(tensor.shape)}"
             said = (why or {}).get(name) if tensor is not None else None

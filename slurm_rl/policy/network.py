@@ -12,18 +12,24 @@ import math
 import numpy as np
 
 from slurm_rl.kernel import tables as t
-from slurm_rl.kernel.arrays import Record
+from slurm_rl.kernel.arrays import Array, Record
 from slurm_rl.kernel.jit import kernel
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_COUNT
 from slurm_rl.policy.simd import add_product, dot
 
 HIDDEN, CONTEXT = 32, 16
+# The hidden layers see a job as no smaller and no wider than the jobs of its kind, without or with GPUs, in training:
+# beyond, they would extrapolate. The linear path sees its size as it is.
+_SIZE, _ON_GPU = JOB_FEATURES.index("size"), JOB_FEATURES.index("on_gpu")
+SIZE_FEATURES, KINDS = JOB_FEATURES[_SIZE : _SIZE + 3], 2  # size, pool_share and units
 # Name and dimensions of each tensor, in the order in which they lie in the table `net`; matrices are [inputs, outputs].
 LAYOUT: dict[str, tuple[int, ...]] = {
     "job_shift": (JOB_COUNT,),
     "job_scale": (JOB_COUNT,),
     "pool_shift": (POOL_COUNT,),
     "pool_scale": (POOL_COUNT,),
+    "size_low": (KINDS, len(SIZE_FEATURES)),
+    "size_high": (KINDS, len(SIZE_FEATURES)),
     "encode": (JOB_COUNT, HIDDEN),
     "encode_bias": (HIDDEN,),
     "attend": (HIDDEN,),
@@ -42,10 +48,18 @@ LENGTH = sum(_SIZES)
 _JOB_SHIFT, _JOB_SCALE, _POOL_SHIFT, _POOL_SCALE = (
     AT[k] for k in ("job_shift", "job_scale", "pool_shift", "pool_scale")
 )
+_SIZE_LOW, _SIZE_HIGH = AT["size_low"], AT["size_high"]
 _ENCODE, _ENCODE_BIAS, _ATTEND = AT["encode"], AT["encode_bias"], AT["attend"]
 _GATHER, _GATHER_BIAS = AT["gather"], AT["gather_bias"]
 _MIX, _INFORM, _MIX_BIAS, _OUT, _SKIP = AT["mix"], AT["inform"], AT["mix_bias"], AT["out"], AT["skip"]
-_SIZE = JOB_FEATURES.index("size")
+_SIZE_COUNT = len(SIZE_FEATURES)
+
+
+def unbounded() -> dict[str, Array]:
+    """Sizes as they are: the tensors of a network that was made before there were bounds."""
+    most = np.full(LAYOUT["size_high"], np.finfo(np.float32).max, dtype=np.float32)
+    return {"size_low": -most, "size_high": most}
+
 
 _encode = add_product(JOB_COUNT, HIDDEN)
 _mix = add_product(HIDDEN, HIDDEN)
@@ -65,6 +79,11 @@ def score_network(w: Record, count: int) -> None:
         for f in range(JOB_COUNT):
             x[f] = (rows[i, f] - net[_JOB_SHIFT + f]) * net[_JOB_SCALE + f]
         scores[i] = _skip(x, 0, net, _SKIP)
+        bound = _SIZE_COUNT if rows[i, _ON_GPU] > 0.5 else 0
+        for k in range(_SIZE_COUNT):
+            f = _SIZE + k
+            seen = min(max(rows[i, f], net[_SIZE_LOW + bound + k]), net[_SIZE_HIGH + bound + k])
+            x[f] = (seen - net[_JOB_SHIFT + f]) * net[_JOB_SCALE + f]
         for o in range(HIDDEN):
             hidden[i, o] = net[_ENCODE_BIAS + o]
         _encode(x, 0, net, _ENCODE, hidden, i * HIDDEN)

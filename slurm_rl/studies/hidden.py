@@ -2,9 +2,10 @@
 
 slurm-rl study hidden [WORKLOAD,…] [BACKFILL] [REPLICATES]
 
-First, features far from what training saw (in standard deviations of training). Then the shipped model as trained with
-hidden layers blind to groups of features, as ratios to the model: what is blind here is the encoder or the context, the
-linear path sees everything.
+First, features far from what training saw (in standard deviations of training). Then the shipped model as trained
+without the bounds of sizes, and with hidden layers blind to groups of features, as ratios to the model: what is blind
+here is the encoder or the context, the linear path sees everything. Workloads are those of `study policy`, machines of
+`traces generate`, and `ricc@DAY`: eight days of RICC.
 """
 
 from __future__ import annotations
@@ -15,19 +16,23 @@ from dataclasses import replace
 
 import numpy as np
 
+from slurm_rl.domain.cluster import Cluster
 from slurm_rl.evaluate.fit import FIGURES
 from slurm_rl.evaluate.goals import price
 from slurm_rl.evaluate.paired import replicate
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.policy.checkpoint import Model, find_model, flatten, load_model, unflatten
 from slurm_rl.policy.features import JOB_COUNT, JOB_FEATURES, POOL_FEATURES
-from slurm_rl.policy.network import HIDDEN
+from slurm_rl.policy.network import HIDDEN, unbounded
 from slurm_rl.policy.registry import PolicySpec, learned
-from slurm_rl.studies.policy import workload
+from slurm_rl.studies.policy import stretches, workload
+from slurm_rl.traces.machines import MACHINES, machine
+from slurm_rl.traces.trace import Trace
 from slurm_rl_sim.replay import Contender, Prepared, prepare, replay, window_of
 from slurm_rl_sim.simulation import ReplayState
 
 FAR = 4.0  # standard deviations of training
+SHOWN = FIGURES | {"users": "user_bsld"}
 _TURNS, _ROWS = 400_000, 2_000_000
 GROUPS: dict[str, tuple[str, ...]] = {
     "counts of jobs": ("running_size", "running_like", "waiting_size", "waiting_like", "seen"),
@@ -43,7 +48,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
 def variants(model: Model) -> dict[str, Array]:
     """Networks whose hidden layers are blind to something, by what that is."""
     tensors = unflatten(model.net)
-    found = {"as trained": tensors, "no hidden layers": tensors | {"out": np.zeros_like(tensors["out"])}}
+    found = {"as trained": tensors, "sizes unbounded": tensors | unbounded()}
+    found |= {"no hidden layers": tensors | {"out": np.zeros_like(tensors["out"])}}
     for name, features in GROUPS.items():
         encode = tensors["encode"].copy()
         encode[[JOB_FEATURES.index(f) for f in features]] = 0.0
@@ -79,12 +85,22 @@ def worth(
     for case in cases:
         for name, net in nets.items():
             (run,) = replay(case, [Contender(replace(policy, net=net), backfill)])
-            rows[name].append({k: math.log(float(run.metrics[m] or 0.0) + 1.0) for k, m in FIGURES.items()})
+            rows[name].append({k: math.log(float(run.metrics[m] or 0.0) + 1.0) for k, m in SHOWN.items()})
     first = next(iter(nets))
     return {
-        name: {k: float(np.mean([a[k] - b[k] for a, b in zip(own, rows[first], strict=True)])) for k in FIGURES}
+        name: {k: float(np.mean([a[k] - b[k] for a, b in zip(own, rows[first], strict=True)])) for k in SHOWN}
         for name, own in rows.items()
     }
+
+
+def _case(name: str) -> tuple[Trace, Cluster, str]:
+    if name.startswith("ricc@"):
+        _, trace, cluster, share = next(stretches(int(name.removeprefix("ricc@"))))
+        return trace, cluster, share
+    kind, _, seed = name.partition("#")
+    if kind in MACHINES:
+        return *machine(kind, jobs=2000 if kind == "capability" else None, seed=int(seed or 0)), "0.3:1"
+    return workload(name)
 
 
 def main(*given: str) -> None:
@@ -93,7 +109,7 @@ def main(*given: str) -> None:
     policy = replace(learned(model), styles={})
     nets = variants(model)
     for name in names.split(","):
-        trace, cluster, share = workload(name)
+        trace, cluster, share = _case(name)
         window = window_of(trace, share)
         cases = [prepare(replicate(trace, n, 0), cluster, window=window) for n in range(int(replicates))]
         found = far(model, policy, cases[0], backfill)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from slurm_rl.errors import unknown_name
 from slurm_rl.kernel.arrays import Array
 from slurm_rl.policy.features import JOB_FEATURES, POOL_COUNT
-from slurm_rl.policy.network import HIDDEN, LAYOUT
+from slurm_rl.policy.network import HIDDEN, KINDS, LAYOUT, SIZE_FEATURES, unbounded
 
 # Parts that can be switched off, to see what each is worth: features, and tensors that stay 0.
 PARTS: dict[str, tuple[str, ...]] = {
@@ -30,7 +30,10 @@ PARTS: dict[str, tuple[str, ...]] = {
     "attention": ("attend",),
     "hidden": ("out",),
 }  # fmt: skip
-BUFFERS = ("job_shift", "job_scale", "pool_shift", "pool_scale")
+_SCALES = ("job_shift", "job_scale", "pool_shift", "pool_scale")
+BUFFERS = (*_SCALES, "size_low", "size_high")
+_SIZES = slice(JOB_FEATURES.index(SIZE_FEATURES[0]), JOB_FEATURES.index(SIZE_FEATURES[-1]) + 1)
+_ON_GPU = JOB_FEATURES.index("on_gpu")
 
 
 class QueueNet(nn.Module):
@@ -40,6 +43,8 @@ class QueueNet(nn.Module):
     job_scale: Tensor
     pool_shift: Tensor
     pool_scale: Tensor
+    size_low: Tensor
+    size_high: Tensor
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
@@ -53,8 +58,10 @@ class QueueNet(nn.Module):
         def zeros(name: str) -> nn.Parameter:
             return nn.Parameter(torch.zeros(LAYOUT[name]))
 
-        for name in BUFFERS:
+        for name in _SCALES:
             self.register_buffer(name, torch.ones(LAYOUT[name]) if "scale" in name else torch.zeros(LAYOUT[name]))
+        for name, bounds in unbounded().items():
+            self.register_buffer(name, torch.from_numpy(bounds))
         self.encode, self.encode_bias = weights("encode"), zeros("encode_bias")
         self.attend = weights("attend")
         self.gather, self.gather_bias = weights("gather"), zeros("gather_bias")
@@ -71,7 +78,7 @@ class QueueNet(nn.Module):
         """Scores [batch, queue] of jobs [batch, queue, features] where the mask holds, and values [batch]."""
         x = (jobs - self.job_shift) * self.job_scale
         c = (pool - self.pool_shift) * self.pool_scale
-        h = torch.relu(x @ self.encode + self.encode_bias)
+        h = torch.relu(self._bounded(jobs, x) @ self.encode + self.encode_bias)
         interest = (h @ self.attend).masked_fill(~mask, -math.inf)
         pooled = (torch.softmax(interest, dim=1).unsqueeze(-1) * h).sum(dim=1)
         seen = torch.cat([pooled, c], dim=1)
@@ -81,13 +88,26 @@ class QueueNet(nn.Module):
         value = self.value_out(torch.tanh(self.value_hidden(seen))).squeeze(-1)
         return scores, value
 
+    def _bounded(self, jobs: Tensor, x: Tensor) -> Tensor:
+        """Standardised features, of sizes no further than those of training."""
+        kind = (jobs[..., _ON_GPU] > 0.5).long()
+        sizes = torch.clamp(jobs[..., _SIZES], self.size_low[kind], self.size_high[kind])
+        sizes = (sizes - self.job_shift[_SIZES]) * self.job_scale[_SIZES]
+        return torch.cat([x[..., : _SIZES.start], sizes, x[..., _SIZES.stop :]], dim=-1)
+
     def normalise(self, jobs: Array, pools: Array) -> None:
-        """Sets shifts and scales from rows of features; a feature that never varies counts for nothing."""
+        """Sets shifts, scales and bounds from rows of features; a feature that never varies counts for nothing."""
         for rows, shift, scale in ((jobs, self.job_shift, self.job_scale), (pools, self.pool_shift, self.pool_scale)):
             mean, deviation = rows.mean(axis=0), rows.std(axis=0)
             scales = np.where(deviation > 1e-3, 1.0 / np.maximum(deviation, 1e-3), 0.0)
             shift.copy_(torch.from_numpy(mean.astype(np.float32)))
             scale.copy_(torch.from_numpy(scales.astype(np.float32)))
+        kinds = (jobs[:, _ON_GPU] > 0.5).astype(int)
+        for kind in range(KINDS):
+            sizes = jobs[kinds == kind, _SIZES].astype(np.float32)
+            if len(sizes):
+                self.size_low[kind] = torch.from_numpy(sizes.min(axis=0))
+                self.size_high[kind] = torch.from_numpy(sizes.max(axis=0))
 
     def switch_off(self, parts: Sequence[str]) -> None:
         """Blinds the network to some features, or keeps a tensor at 0: all that PARTS lists of these names."""

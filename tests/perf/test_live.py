@@ -28,7 +28,7 @@ from slurm_rl.controller.tick import Controller
 from slurm_rl.decide import Guardrails
 from slurm_rl.obs.journal import Journal
 from slurm_rl.policy.checkpoint import save_model
-from slurm_rl.policy.network import LAYOUT
+from slurm_rl.policy.network import LAYOUT, unbounded
 
 pytestmark = pytest.mark.perf
 
@@ -41,7 +41,7 @@ def a_network(folder: Path) -> str:
     if shipped:
         return f"rl:{shipped[0]}"
     rng = np.random.default_rng(1)
-    tensors = {name: rng.normal(0.0, 0.3, shape).astype(np.float32) for name, shape in LAYOUT.items()}
+    tensors = {name: rng.normal(0.0, 0.3, shape).astype(np.float32) for name, shape in LAYOUT.items()} | unbounded()
     return f"rl:{save_model(folder / 'random', tensors, {'algorithm': 'none'}).path}"
 
 

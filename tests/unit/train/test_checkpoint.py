@@ -18,7 +18,16 @@ from slurm_rl.controller.live_policy import load_policy
 from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.errors import ModelError
 from slurm_rl.kernel.arrays import Array
-from slurm_rl.policy.checkpoint import MANIFEST, WEIGHTS, find_model, flatten, load_model, save_model, to_toml
+from slurm_rl.policy.checkpoint import (
+    MANIFEST,
+    WEIGHTS,
+    find_model,
+    flatten,
+    load_model,
+    save_model,
+    to_toml,
+    unflatten,
+)
 from slurm_rl.policy.contract import contract
 from slurm_rl.policy.features import JOB_FEATURES
 from slurm_rl.policy.network import LAYOUT
@@ -32,7 +41,8 @@ CLUSTER = Cluster("small", (NodeClass(6, "V100", 4, 16, 64.0, "gpu", 1.0),))
 
 def some_tensors() -> dict[str, Array]:
     rng = np.random.default_rng(0)
-    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in LAYOUT.items()}
+    tensors = {name: rng.normal(size=shape).astype(np.float32) for name, shape in LAYOUT.items()}
+    return tensors | {"size_low": -abs(tensors["size_low"]), "size_high": abs(tensors["size_high"])}
 
 
 @pytest.fixture
@@ -103,6 +113,24 @@ def test_poisoned_tensors_are_refused(model: Path, name: str, tensor: Array | No
     save_file(tensors, model / WEIGHTS)
     resign(model)
     with pytest.raises(ModelError, match=reason):
+        load_model(model)
+
+
+def test_a_model_from_before_there_were_bounds_sees_every_size(model: Path) -> None:
+    tensors = some_tensors()
+    del tensors["size_low"], tensors["size_high"]
+    save_file(tensors, model / WEIGHTS)
+    resign(model)
+    found = unflatten(load_model(model).net)
+    assert (found["size_low"] < -1e30).all()
+    assert (found["size_high"] > 1e30).all()
+
+
+def test_bounds_the_wrong_way_round_are_refused(model: Path) -> None:
+    tensors = some_tensors()
+    save_file(tensors | {"size_low": tensors["size_high"] + 1}, model / WEIGHTS)
+    resign(model)
+    with pytest.raises(ModelError, match="size_low is above size_high"):
         load_model(model)
 
 

@@ -68,6 +68,30 @@ def test_the_compiled_twin_equals_torch(count: int) -> None:
     assert twin_scores(flatten(net.tensors()), jobs, pool) == pytest.approx(scores[0].numpy(), abs=1e-5)
 
 
+def test_beyond_the_sizes_of_training_only_the_linear_path_sees_the_size() -> None:
+    rng = np.random.default_rng(4)
+    net = a_network(4)
+    size, units, on_gpu = (JOB_FEATURES.index(name) for name in ("size", "units", "on_gpu"))
+    seen = rng.uniform(0, 1, (50, JOB_COUNT))
+    seen[:, on_gpu] = np.arange(50) % 2
+    seen[:, units] = np.where(seen[:, on_gpu] > 0, seen[:, units], 0.0)  # without GPUs, jobs were of one unit
+    net.normalise(seen, rng.normal(size=(50, POOL_COUNT)))
+    with torch.no_grad():
+        net.skip.copy_(torch.from_numpy(rng.normal(size=JOB_COUNT)))
+    jobs, pool = rng.uniform(0.2, 0.8, (4, JOB_COUNT)), np.zeros(POOL_COUNT)
+    jobs[:, on_gpu] = 0.0
+    jobs[:, [size, units]] = 50.0, 6.0
+    at_the_bound = jobs.copy()
+    at_the_bound[:, size] = seen[seen[:, on_gpu] == 0, size].max()
+    at_the_bound[:, units] = 0.0
+    flat = flatten(net.tensors())
+    beyond = ((jobs - at_the_bound) * net.job_scale.numpy()) @ net.skip.detach().numpy()
+    assert twin_scores(flat, jobs, pool) == pytest.approx(twin_scores(flat, at_the_bound, pool) + beyond, rel=1e-4)
+    with torch.no_grad():
+        scores, _ = net(*(torch.tensor(x[None], dtype=torch.float32) for x in (jobs, pool)), torch.ones(1, 4) > 0)
+    assert twin_scores(flat, jobs, pool) == pytest.approx(scores[0].numpy(), rel=1e-4)
+
+
 def test_permuting_the_jobs_permutes_the_scores() -> None:
     rng = np.random.default_rng(1)
     net, jobs, pool = flatten(a_network(1).tensors()), rng.normal(3, 2, (40, JOB_COUNT)), rng.normal(size=POOL_COUNT)
