@@ -143,7 +143,7 @@ def a_simulation(
     events: Sequence[Event] = (),
     lane: float = 0.0,
     slurm: SlurmSettings | None = None,
-    by_runs: bool | None = None,
+    index: str | None = None,
     limits: Limits | None = None,
     reservations: Sequence[Reservation] = (),
 ) -> tuple[ReplayState, list[int]]:
@@ -167,7 +167,7 @@ def a_simulation(
             np.array([e.up for e in events], dtype=np.int8),
         ),
         slurm=slurm,
-        by_runs=by_runs,
+        index=index,
     )
     return simulation, trace.job_id.tolist()
 

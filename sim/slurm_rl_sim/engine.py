@@ -90,7 +90,7 @@ def node_events(w: Record, now: int) -> None:
                     k += 1
         sign = 1 if up else -1
         nodes.down[n] = 1 - up
-        if w.by_runs:
+        if w.indexed:
             call_change_node(w, np.int64(n), np.int64(sign))
         else:
             free[NOW, n, CPU] += sign * nodes.cpu[n]

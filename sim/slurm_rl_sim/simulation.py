@@ -20,7 +20,7 @@ from slurm_rl.kernel.links import link
 from slurm_rl.kernel.tables import World, enough_rows, fill_views
 from slurm_rl.kernel.world import new_world
 from slurm_rl.place.catalogue import PLACEMENTS
-from slurm_rl.place.counting import make_runs, may_count, pays, without_runs
+from slurm_rl.place.counting import BY_LEVELS, BY_RUNS, ONE_BY_ONE, find_index, make_levels, make_runs, without_index
 from slurm_rl.place.outside import find_placement
 from slurm_rl.place.plan import Planner
 from slurm_rl.policy.catalogue import POLICIES
@@ -80,7 +80,7 @@ class ReplayState:
         weights: dict[str, float] | None = None,
         planner: Planner | None = None,
         slurm: SlurmSettings | None = None,
-        by_runs: bool | None = None,  # count nodes that are alike (place/counting.py); None: where it pays
+        index: str | None = None,  # how nodes are looked up (place/counting.py); None: as it pays
     ) -> None:
         self.rule, self.placement = RULES[backfill], PLACEMENTS[find_placement(placement)]
         if preempt and not policy.row.may_preempt:
@@ -112,8 +112,9 @@ class ReplayState:
         settings |= slurm.priority if slurm is not None else {}
         settings |= self.rule.told(slurm) | self.placement.settings
         settings["fixed_order"] = settings["fixed_order"] and "tiers" not in own
-        counts = (pays(workload) if by_runs is None else by_runs) and not preempt
-        settings["by_runs"] = counts and "kept" not in own and may_count(workload, backfill, self.placement.name)
+        may = not preempt and "kept" not in own
+        self.index = find_index(workload, backfill, self.placement.name, index) if may else ONE_BY_ONE
+        settings["by_runs"] = self.index == BY_RUNS
         self.world = self._make_world(settings, run_time, events or NodeEvents(), own)
         self.cycles_per_second = 0.0
 
@@ -135,8 +136,10 @@ class ReplayState:
         world["live"]["state"][list(wl.rejected)] = st.REJECTED
         make_tables(world, self.rule)
         link_kernels(world, self.policy.row, self.placement, self.rule)
-        if settings["by_runs"]:
+        if self.index == BY_RUNS:
             make_runs(world)
+        elif self.index == BY_LEVELS:
+            make_levels(world)
         if sorts_as_it_looks(world):
             link(world, "start_best")
         if settings["lane_share"]:
@@ -231,7 +234,7 @@ class ReplayState:
         """What a scheduler may know at this moment: everything but the true run times."""
         world = self.world.copy()
         world["work"] = np.zeros(0)
-        without_runs(world)
+        without_index(world)
         return Snapshot(self.now, world, np.flatnonzero(self.world["live"]["state"] == st.QUEUED))
 
     @property

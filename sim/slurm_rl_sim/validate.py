@@ -8,8 +8,10 @@ import numpy as np
 
 from slurm_rl.domain.gres import MPS
 from slurm_rl.errors import SlurmRlError
-from slurm_rl.kernel.arrays import GPU, GPU_MILLI, NOW, PARTS, SHARING, TYPE
+from slurm_rl.kernel.arrays import BOTH, CPU, EXTRA, GPU, GPU_MILLI, NOW, OTHER, PARTS, SHARING, TYPE
+from slurm_rl.kernel.build import pack_bits
 from slurm_rl.kernel.fitting import need_of
+from slurm_rl.place.counting import BY_LEVELS, level_bits
 from slurm_rl_sim import state as st
 from slurm_rl_sim.simulation import ReplayState
 
@@ -40,6 +42,7 @@ def problems(simulation: ReplayState) -> Iterator[str]:
     yield from _chains(simulation)
     yield from _free(simulation)
     yield from _runs(simulation)
+    yield from _levels(simulation)
     yield from _running(simulation)
     yield from _queues(simulation)
 
@@ -151,6 +154,27 @@ def _runs(simulation: ReplayState) -> Iterator[str]:
             yield f"pool {pool} has runs at {rows[:, 0].tolist()}, should be {begins.tolist()}"
         elif not np.array_equal(rows[:, 1:], world["free"][NOW, begins, :3]):
             yield f"pool {pool} has runs with another amount than its nodes"
+
+
+def _levels(simulation: ReplayState) -> Iterator[str]:
+    """Each node is in the rows of what is free on it, in each view, and views differ where that is noted alone."""
+    world = simulation.world
+    if simulation.index != BY_LEVELS:
+        return
+    shape = int(world["gpu_levels"]), int(world["cpu_levels"]), int(world["cpu_base"])
+    words = -(-len(world["nodes"]) // 64)
+    free, levels = world["free"], world["levels"]
+    for view in (NOW, EXTRA, BOTH):
+        bits = level_bits(free[view], *shape)
+        if not np.array_equal(levels[view, :, :words], bits):
+            yield f"view {view} has levels that are not those of its nodes"
+        if not np.array_equal(levels[view, :, words:], pack_bits(bits != 0)):
+            yield f"view {view} has levels of which the words are not marked"
+    met = np.minimum(free[NOW, :, :OTHER], free[EXTRA, :, :OTHER])
+    for which, view, wanted in ((0, EXTRA, free[NOW, :, :OTHER]), (1, BOTH, met)):
+        differs = (free[view, :, :OTHER] != wanted).any(axis=1)
+        for n in np.flatnonzero(differs & (world["changed"][which, :, 1] == 0)).tolist():
+            yield f"view {view} differs on node {n}, which is not noted"
 
 
 def _wrong_gpu(request: np.void, n: int, k: int, device: np.ndarray) -> Iterator[str]:

@@ -81,7 +81,7 @@ def easy_pass(
 @inlined
 def _meet_again(w: Record, pool: int, a: int, b: int, target: int, count: int) -> None:
     """Likewise of the nodes in `t.spot(w)` alone, the others being as they were."""
-    if w.by_runs:
+    if w.indexed:
         meet(w, pool, a, b, target)
         return
     free, used, total, spot = t.free(w), t.used(w), t.total(w), t.spot(w)

@@ -74,7 +74,7 @@ def leave_running(w: Record, pool: int, j: int) -> None:
 @inner
 def copy_pool(w: Record, pool: int, source: int, target: int) -> None:
     """Copies a pool's part of one view into another."""
-    if w.by_runs:
+    if w.indexed:
         call_copy_runs(w, pool, source, target)
         return
     first, last, total = t.pools(w).first_node[pool], t.pools(w).last_node[pool], t.total(w)
@@ -87,7 +87,7 @@ def copy_pool(w: Record, pool: int, source: int, target: int) -> None:
 @inner
 def meet(w: Record, pool: int, a: int, b: int, target: int) -> None:
     """On a pool's nodes, what is free in both views, with its sums; `target` may be one of them."""
-    if w.by_runs:
+    if w.indexed:
         call_meet_runs(w, pool, a, b, target)
         return
     free, used, total = t.free(w), t.used(w), t.total(w)

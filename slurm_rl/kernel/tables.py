@@ -65,6 +65,9 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "total": (INT, 3),  # [views, pools, 3] sums of cpu, mem, gpu
     "runs": (INT, 3),  # [views, nodes, 4] first node, cpu, mem, gpu of each run of nodes that are alike
     "run_count": (INT, 2),  # [views, pools] runs of each
+    "levels": (INT, 3),  # [views, levels, words] bits of the nodes with so much free, and of the words that are not 0
+    "changed": (INT, 3),  # [2, nodes, 2] nodes in which views may differ (place/levels.py) …
+    "changed_count": (INT, 2),  # … [2, pools] and how many of each pool
     "entries": (ENTRY, 1),  # who holds what: chains of entries; entry 0 heads the chain of spare ones
     "spot": (ENTRY, 1),  # scratch: one job's placement
     "running": (INT, 1),  # a pool's running jobs, from its first_job on, by expected end
@@ -73,14 +76,14 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "reach": (INT, 2),  # backfill `slurm`: [requests, words] bits of the nodes of its partitions
     "usable": (INT, 2),  # backfill `slurm`: [requests, words] bits of the nodes that are large enough
     "bitmaps": (INT, 2),  # backfill `slurm`, scratch: sets of nodes (backfill/bitmaps.py)
-    "kind_bits": (INT, 2),  # backfill `slurm`: [kinds, words] bits of the nodes that jobs of a kind may use
+    "kind_bits": (INT, 2),  # backfill `slurm`, levels: [kinds, words] bits of the nodes that jobs of a kind may use
     "avail": (INT, 2),  # backfill `slurm`, scratch: [slots, nodes] units of a request that a node has room for
     "roomy": (INT, 2),  # backfill `slurm`, scratch: [slots, words] bits of the nodes with room
     "then": (INT, 2),  # backfill `slurm`, scratch: [nodes, 5] what is free when some have left (running.py)
     "slot_request": (INT, 1),  # backfill `slurm`, scratch: [slots] the request that a row of `avail` is for
     "tally": (INT, 1),  # backfill `slurm`, scratch: jobs tested of each user, then of each partition
-    "fitting": (INT, 1),  # scratch: nodes that placement `slurm` may choose from …
-    "room": (INT, 1),  # … and by node, the units that it could put there
+    "fitting": (INT, 1),  # scratch: nodes that placement `slurm` may choose from, or that levels have found …
+    "room": (INT, 1),  # … and by node, the units that it could put there, or whether it is taken
     "users": (USER, 1),  # users' holdings and past
     "accounts": (ACCOUNT, 1),  # accounts' holdings and past
     "groups": (GROUP, 1),  # what finished jobs taught the estimator
@@ -139,7 +142,7 @@ LINKS = (
     "place",  # nodes for a request
     "place_special",  # a placement's own choice, or PASS
     "place_in_blocks",  # nodes for a gang that blocks or switches matter to
-    "shift_run",  # runs of nodes: what is free changes …
+    "shift_run",  # runs or levels of nodes: what is free changes …
     "change_node",  # … a node goes or comes back …
     "copy_runs",  # … a view is copied …
     "meet_runs",  # … what two views have in common
@@ -324,6 +327,9 @@ node_sets = _table("node_sets")
 total = _table("total")
 runs = _table("runs")
 run_count = _table("run_count")
+levels = _table("levels")
+changed = _table("changed")
+changed_count = _table("changed_count")
 entries = _table("entries")
 spot = _table("spot")
 running = _table("running")
