@@ -139,7 +139,7 @@ class ReplayState:
         if self.index == BY_RUNS:
             make_runs(world)
         elif self.index == BY_LEVELS:
-            make_levels(world)
+            make_levels(world, self.rule.name)
         if sorts_as_it_looks(world):
             link(world, "start_best")
         if settings["lane_share"]:

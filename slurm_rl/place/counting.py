@@ -97,9 +97,10 @@ def level_bits(free: Array, gpus: int, cpus: int, base: int) -> Array:
     return bits
 
 
-def make_levels(world: World) -> None:
+def make_levels(world: World, rule: str) -> None:
     """Makes the levels of a World in which all views are alike, and links their kernels."""
     from slurm_rl.place import levels
+    from slurm_rl.place import levels_ahead as _  # brings its slot
 
     nodes, requests, free = world["nodes"], world["requests"], world["free"][NOW]
     count = len(nodes)
@@ -122,6 +123,8 @@ def make_levels(world: World) -> None:
     link(world, "change_node", levels.change_level)
     link(world, "copy_runs", levels.copy_levels)
     link(world, "meet_runs", levels.meet_levels)
+    if rule == "easy":
+        link(world, "reserve_by_level")
 
 
 def without_index(world: World) -> None:

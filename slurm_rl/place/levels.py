@@ -64,8 +64,8 @@ def _note(w: Record, which: int, pool: int, n: int) -> None:
         count[which, pool] += 1
 
 
-@inlined
-def _add(w: Record, view: int, pool: int, n: int, cpu: int, mem: int, gpu: int) -> None:
+@inner
+def add(w: Record, view: int, pool: int, n: int, cpu: int, mem: int, gpu: int) -> None:
     """Adds to what is free on a node."""
     free = t.free(w)
     _set(w, view, n, free[view, n, CPU] + cpu, free[view, n, MEM] + mem, free[view, n, GPU] + gpu)
@@ -79,14 +79,14 @@ def shift_level(w: Record, s: int, view: int, n: int, units: int, count: int) ->
     requests = t.requests(w)
     pool = np.int64(requests.pool[s])
     for i in range(n, n + count):
-        _add(w, view, pool, i, units * requests.cpu[s], units * requests.mem[s], units * requests.gpu[s])
+        add(w, view, pool, i, units * requests.cpu[s], units * requests.mem[s], units * requests.gpu[s])
 
 
 @kernel
 def change_level(w: Record, n: int, sign: int) -> None:
     """Adds a whole node to what is free now, or takes it."""
     nodes = t.nodes(w)
-    _add(w, NOW, np.int64(nodes.pool[n]), n, sign * nodes.cpu[n], sign * nodes.mem[n], sign * nodes.gpu[n])
+    add(w, NOW, np.int64(nodes.pool[n]), n, sign * nodes.cpu[n], sign * nodes.mem[n], sign * nodes.gpu[n])
 
 
 @kernel
@@ -192,7 +192,7 @@ def _first(w: Record, s: int, view: int) -> int:
 
 
 @inner
-def _find(w: Record, s: int, view: int, units: int, limit: int, emptiest: bool) -> int:
+def find(w: Record, s: int, view: int, units: int, limit: int, emptiest: bool) -> int:
     """Writes nodes with room for so many units into `t.fitting(w)`, at most `limit`; how many.
 
     The fullest (or emptiest) first, then by number; nodes that are marked in `t.room(w)` are left out.
@@ -258,17 +258,18 @@ def _fewest(w: Record, s: int, view: int, emptiest: bool) -> int:
         return 0
     if most < left:
         # As many of those that hold most as are sure to be taken: mostly the others need no look.
-        entries = np.int64(_find(w, s, view, most, (left - 1) // most, emptiest))
+        entries = np.int64(find(w, s, view, most, (left - 1) // most, emptiest))
         for i in range(entries):
             taken[found[i]] = 1
             _put(w, i, found[i], most)
         left -= entries * most
     marked = entries
-    if left <= most and _find(w, s, view, left, one, emptiest) > 0:
+    if left <= most and find(w, s, view, left, one, emptiest) > 0:
         _put(w, entries, found[0], left)
         entries += 1
     else:
-        entries = _fill_up(w, s, view, entries, left, most, emptiest) if left > 1 else np.int64(0)
+        # Where a node holds one unit at most, no others are left that hold any.
+        entries = _fill_up(w, s, view, entries, left, most, emptiest) if most > 1 and left > 1 else np.int64(0)
     for i in range(max(entries, marked)):
         taken[spot.node[i]] = 0
     return entries
@@ -278,11 +279,11 @@ def _fewest(w: Record, s: int, view: int, emptiest: bool) -> int:
 def _fill_up(w: Record, s: int, view: int, entries: int, left: int, most: int, emptiest: bool) -> int:
     """Adds nodes to a placement by room, none of which holds all that is left; 0 if they hold too little."""
     found, taken = t.fitting(w), t.room(w)
-    count = _find(w, s, view, np.int64(1), np.int64(len(found)), emptiest)
+    count = find(w, s, view, np.int64(1), np.int64(len(found)), emptiest)
     begin = np.zeros(most + 2, dtype=np.int64)  # by room, the most first
     room = np.int64(0)
     for i in range(count):
-        units = _room(w, s, view, found[i], most)
+        units = room_on(w, s, view, found[i], most)
         begin[most - units + 1] += 1
         room += units
     if room < left:
@@ -291,14 +292,14 @@ def _fill_up(w: Record, s: int, view: int, entries: int, left: int, most: int, e
         begin[k + 1] += begin[k]
     order = np.empty(count, dtype=np.int64)
     for i in range(count):
-        k = most - _room(w, s, view, found[i], most)
+        k = most - room_on(w, s, view, found[i], most)
         order[begin[k]] = found[i]
         begin[k] += 1
     for i in range(count):
-        units = _room(w, s, view, order[i], left)
+        units = room_on(w, s, view, order[i], left)
         if units == left:
             # The last node: of all the rest that hold what is left, the fullest (or emptiest).
-            _find(w, s, view, left, np.int64(1), emptiest)
+            find(w, s, view, left, np.int64(1), emptiest)
             _put(w, entries, found[0], left)
             return entries + 1
         taken[order[i]] = 1
@@ -309,7 +310,8 @@ def _fill_up(w: Record, s: int, view: int, entries: int, left: int, most: int, e
 
 
 @inlined
-def _room(w: Record, s: int, view: int, n: int, wanted: int) -> int:
+def room_on(w: Record, s: int, view: int, n: int, wanted: int) -> int:
+    """Units of a request that a node has room for, at most `wanted`."""
     requests = t.requests(w)
     most = min(wanted, requests.per_node[s])
     return np.int64(node_room(t.free(w), view, n, requests.cpu[s], requests.mem[s], requests.gpu[s], most))
