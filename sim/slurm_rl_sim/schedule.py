@@ -15,6 +15,7 @@ from slurm_rl.place.capacity import fits_totals
 from slurm_rl.place.kernels import apply, call_place, take
 from slurm_rl.policy.estimate import refresh
 from slurm_rl.policy.order import call_order_queue, may_starve
+from slurm_rl_sim.alike import call_start_alike
 from slurm_rl_sim.best import call_start_best
 from slurm_rl_sim.moves import arrive, slowest, stop_running
 from slurm_rl_sim.state import QUEUED, queue_place
@@ -70,25 +71,36 @@ def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
     w.stamp += 1
     stamp = w.stamp
     pools.stamp[pool] = stamp
-    partly = False
+    partly, grouped = False, False
     if preempt:
         while call_preempt(w, now, pool):
             pass
     elif w.books_many == 0 and w.fixed_order == 0:
-        at = tail if pools.planned[pool] == NOTHING_FITS else next_fitting(w, queue, head, tail, stamp)
+        grouped = w.start_alike_at != 0
+        at = head
+        if pools.planned[pool] == NOTHING_FITS:
+            at = tail
+        elif not grouped:
+            at = next_fitting(w, queue, head, tail, stamp)
         if at == tail:
             pools.planned[pool] = _MISFITS
             return 0  # whatever the order, nothing fits
         alone = pools.last_node[pool] - pools.first_node[pool] == 1
         partly = (
             alone
+            and not grouped
             and w.start_best_at != 0
             and w.hint_of_0 == 0
             and w.quotas_0 + w.kept_0 == 0
             and len(t.tiers(w)) == 0
             and w.taping == 0
         )
-    if partly:
+    if grouped:
+        count = call_start_alike(w, now, pool, stamp)
+        if count < 0:
+            pools.planned[pool] = _MISFITS
+            return 0
+    elif partly:
         kept = w.steady == 1 and not may_starve(w) and w.lane_share == 0.0
         if not kept:
             w.scores_only = 1

@@ -30,6 +30,7 @@ from slurm_rl.policy.multifactor import RAW_PARTITION
 from slurm_rl.policy.outside_calls import OutsideCalls
 from slurm_rl.policy.registry import PolicySpec, booked, network_tables, settings_for
 from slurm_rl_sim import state as st
+from slurm_rl_sim.alike import compares_groups, make_groups
 from slurm_rl_sim.best import sorts_as_it_looks
 from slurm_rl_sim.engine import BEFORE_PASS, DONE, GROW, advance, warm_start
 from slurm_rl_sim.outside import score_from_outside
@@ -140,7 +141,9 @@ class ReplayState:
             make_runs(world)
         elif self.index == BY_LEVELS:
             make_levels(world, self.rule.name)
-        if sorts_as_it_looks(world):
+        if self.planner is None and self.calls is None and compares_groups(world):
+            make_groups(world)
+        elif sorts_as_it_looks(world):
             link(world, "start_best")
         if settings["lane_share"]:
             link(world, "enter_lane")

@@ -45,6 +45,7 @@ def problems(simulation: ReplayState) -> Iterator[str]:
     yield from _levels(simulation)
     yield from _running(simulation)
     yield from _queues(simulation)
+    yield from _groups(simulation)
 
 
 def _chain(simulation: ReplayState, at: int) -> list[int]:
@@ -234,3 +235,24 @@ def _queues(simulation: ReplayState) -> Iterator[str]:
             yield f"job {j} is booked and does not wait"
         elif live["booked_start"][j] < simulation.now:
             yield f"job {j} was booked for {live['booked_start'][j]} and has not started"
+
+
+def _groups(simulation: ReplayState) -> Iterator[str]:
+    """Groups of jobs that are alike list those that wait, the first in the queue first."""
+    world = simulation.world
+    alike, groups, lists = world["alike"], world["alikes"], world["alike_lists"]
+    if not len(alike):
+        return
+    waiting = np.flatnonzero(world["live"]["state"] == st.QUEUED)
+    listed = [int(groups[k, 3]) for first, count in lists.tolist() for k in range(first, first + count)]
+    if sorted(listed) != np.unique(alike[waiting, 0]).tolist():
+        yield f"the lists have groups {sorted(listed)}, those with waiting jobs are others"
+    for g in listed:
+        found, j, before = [], int(groups[g, 0]), -1
+        while j >= 0 and len(found) <= len(waiting):
+            if int(alike[j, 1]) != before:
+                yield f"job {j} of group {g} has {alike[j, 1]} before it, not {before}"
+            found.append(j)
+            before, j = j, int(alike[j, 2])
+        if found != waiting[alike[waiting, 0] == g].tolist() or before != groups[g, 1]:
+            yield f"group {g} lists {found}, to {groups[g, 1]}"

@@ -97,6 +97,10 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "order": (INT, 1),  # scratch
     "scratch": (INT, 1),  # scratch
     "started": (INT, 1),  # scratch: jobs that a pass starts
+    # Jobs that differ in age alone, where the order changes with time (sim/slurm_rl_sim/alike.py); empty: not kept
+    "alike": (WHOLE, 2),  # [jobs, 3] the group, and the waiting jobs before and behind in it, -1: none
+    "alikes": (INT, 2),  # [groups, 5] first and last waiting job, place in its pool's list, the list, shortest limit
+    "alike_lists": (INT, 2),  # [pools, 2] where a pool's list of groups begins, and how many have waiting jobs
     "candidates": (INT, 2),  # [policies, 2] addresses for `score_queue` and `score` that a meta-policy chooses from
     "caps": (FLOAT, 1),  # [policies] starve_drain while one of them rules
     "choosers": (CHOOSER, 1),  # [pools] a meta-policy's state
@@ -134,7 +138,7 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
 # Tables that a kernel may find empty: it asks for their length, or for another table that says so, before it reads.
 MAY_BE_EMPTY = frozenset(
     "runs run_count kind_node class_list used demand node_sets rows work order events log log_gpus log_more tape turns "
-    "points hint_of hint tiers quotas bounds bound_ptr bound_of kept kept_bits kept_for open_bits mix choices".split()
+    "points alike alikes alike_lists hint_of hint tiers quotas bounds bound_ptr bound_of kept kept_bits kept_for open_bits mix choices".split()
 )
 
 # Slots for kernels that others call by their address (see links.py).
@@ -155,6 +159,9 @@ LINKS = (
     "score_queue",  # scores of a queue …
     "score",  # … and of one job
     "start_best",  # a pass that sorts its queue only as far as it looks; 0: it is sorted before
+    "start_alike",  # a pass that compares groups of jobs that are alike …
+    "join_alike",  # … which a job joins …
+    "leave_alike",  # … and leaves; 0: there are none
     "enter_lane",  # the oldest job may go first; 0: there is no lane
     "record_turn",
     "preempt",
@@ -360,6 +367,9 @@ scores = _table("scores")
 order = _table("order")
 scratch = _table("scratch")
 started = _table("started")
+alike = _table("alike")
+alikes = _table("alikes")
+alike_lists = _table("alike_lists")
 candidates = _table("candidates")
 caps = _table("caps")
 choosers = _table("choosers")
