@@ -47,28 +47,34 @@ def compares_groups(world: World) -> bool:
 
 def make_groups(world: World) -> None:
     """Gives a World, in which nobody waits yet, the groups of its jobs, and links their kernels."""
-    jobs, requests, pools = world["jobs"], world["requests"], world["pools"]
-    pool = requests["pool"][jobs["request"]]
-    keys: list[Array] = [pool, jobs["request"], jobs["user"], jobs["partition"], jobs["qos"], jobs["nice"]]
+    jobs, requests = world["jobs"], world["requests"]
+    keys: list[Array] = [requests["pool"][jobs["request"]]]
+    keys += [jobs[name] for name in ("request", "user", "partition", "qos", "nice")]
     if len(world["points"]):
         keys.append(np.unique(world["points"], return_inverse=True)[1])
+    group = fill_groups(world, keys)
+    limit = world["alikes"][:, _LIMIT]
+    limit[:] = np.iinfo(np.int64).max
+    np.minimum.at(limit, group, jobs["limit"])
+    link(world, "start_alike")
+
+
+def fill_groups(world: World, keys: list[Array]) -> Array:
+    """Groups jobs by these columns, of which the first is the pool; the group of each."""
     group, count = number(*keys)
-    of_group = np.zeros(count, dtype=np.int64)
-    of_group[group] = pool
-    by_pool = np.argsort(of_group, kind="stable")  # groups of a pool are neighbours
+    pool = np.zeros(count, dtype=np.int64)
+    pool[group] = keys[0]
+    by_pool = np.argsort(pool, kind="stable")  # groups of a pool are neighbours
     rank = np.empty(count, dtype=np.int64)
     rank[by_pool] = np.arange(count)
-    group = rank[group]
-    alike = np.full((len(jobs), 3), -1, dtype=np.int32)
-    alike[:, _GROUP] = group
-    groups = np.full((count, 5), -1, dtype=np.int64)
-    groups[:, _LIMIT] = np.iinfo(np.int64).max
-    np.minimum.at(groups[:, _LIMIT], group, jobs["limit"])
-    lists = np.zeros((len(pools), 2), dtype=np.int64)
-    lists[:, _FIRST] = np.searchsorted(of_group[by_pool], np.arange(len(pools)))
-    world["alike"], world["alikes"], world["alike_lists"] = alike, groups, lists
-    for name in ("start_alike", "join_alike", "leave_alike"):
-        link(world, name)
+    alike = np.full((len(group), 3), -1, dtype=np.int32)
+    alike[:, _GROUP] = rank[group]
+    lists = np.zeros((len(world["pools"]), 2), dtype=np.int64)
+    lists[:, _FIRST] = np.searchsorted(pool[by_pool], np.arange(len(lists)))
+    world["alike"], world["alikes"], world["alike_lists"] = alike, np.full((count, 5), -1, dtype=np.int64), lists
+    link(world, "join_alike")
+    link(world, "leave_alike")
+    return np.asarray(rank[group])
 
 
 @kernel
@@ -147,7 +153,7 @@ def start_alike(w: Record, now: int, pool: int, stamp: int) -> int:
         s = np.int64(jobs.request[j])
         score = _score(w, now, j)
         if requests.misfit[s] != stamp and fits_totals(w, s, NOW):
-            _push(heap, scores, size, j, score)
+            push(heap, scores, size, j, score)
             size += 1
             continue
         requests.misfit[s] = stamp
@@ -168,7 +174,7 @@ def start_alike(w: Record, now: int, pool: int, stamp: int) -> int:
             if requests.misfit[s] == stamp or not fits_totals(w, s, NOW):
                 # It and all of its group; only the first that does not fit matters.
                 requests.misfit[s] = stamp
-                size = _drop(heap, scores, size)
+                size = drop(heap, scores, size)
                 if blocked < 0 or score > bar or (score == bar and j < blocked):
                     blocked, bar = j, score
                 continue
@@ -180,15 +186,15 @@ def start_alike(w: Record, now: int, pool: int, stamp: int) -> int:
             late = fresh != 0 and pools.extra_known[pool] == 1 and requests.misfit_both[s] == stamp
             shadow = pools.shadow[pool]
             if late and now + groups[alike[j, _GROUP], _LIMIT] > shadow:
-                size = _drop(heap, scores, size)  # nobody of its group may start beside the reservation, or before it
+                size = drop(heap, scores, size)  # nobody of its group may start beside the reservation, or before it
                 continue
             if not (late and now + jobs.limit[j] > shadow):
                 order[ready] = j
                 ready += 1
             following = np.int64(alike[j, _BEHIND])
-            size = _drop(heap, scores, size)
+            size = drop(heap, scores, size)
             if following >= 0:
-                _push(heap, scores, size, following, _score(w, now, following))
+                push(heap, scores, size, following, _score(w, now, following))
                 size += 1
         if ready == first:
             return count
@@ -226,7 +232,7 @@ def _goes_before(scores: Array, heap: Array, score: float, j: int, k: int) -> bo
 
 
 @inlined
-def _push(heap: Array, scores: Array, size: int, j: int, score: float) -> None:
+def push(heap: Array, scores: Array, size: int, j: int, score: float) -> None:
     """Adds a job to a heap of so many, the first in order on top."""
     k = size
     while k > 0:
@@ -239,7 +245,7 @@ def _push(heap: Array, scores: Array, size: int, j: int, score: float) -> None:
 
 
 @inlined
-def _drop(heap: Array, scores: Array, size: int) -> int:
+def drop(heap: Array, scores: Array, size: int) -> int:
     """Takes the top off a heap; how many are left."""
     size -= 1
     j, score = heap[size], scores[size]

@@ -17,6 +17,7 @@ from slurm_rl.policy.estimate import refresh
 from slurm_rl.policy.order import call_order_queue, may_starve
 from slurm_rl_sim.alike import call_start_alike
 from slurm_rl_sim.best import call_start_best
+from slurm_rl_sim.renewed import call_renew_order
 from slurm_rl_sim.moves import arrive, slowest, stop_running
 from slurm_rl_sim.state import QUEUED, queue_place
 
@@ -50,6 +51,8 @@ def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
     # L5, V2: with limits and reservations, the first in the queue may be held back, and not block: no shortcuts then.
     free_to_start = w.quotas_0 + w.kept_0 == 0
     only_arrivals = pools.change[pool] == ARRIVED and w.fixed_order == 1 and not preempt and free_to_start
+    if w.steady == 1 and pools.learned[pool] != w.ended:
+        only_arrivals = False  # what ended in another pool may change the order
     if only_arrivals and pools.fresh[pool] < queued:
         # Nothing has ended and the head is the same: whoever waited still waits, only arrivals can start.
         if backfill == NONE:
@@ -65,7 +68,10 @@ def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
     # Estimates are renewed at every pass, be it cut short or not, so that a shortcut never shows in the results.
     if pools.learned[pool] != w.ended:
         pools.learned[pool] = w.ended
-        refresh(w, queue[head:tail], queued)
+        if w.renew_order_at != 0 and w.fixed_order == 1 and w.steady == 1:
+            call_renew_order(w, pool)
+        else:
+            refresh(w, queue[head:tail], queued)
     if pools.planned[pool] == _MISFITS and pools.change[pool] == ARRIVED and not _room_for_arrivals(w, pool):
         return 0
     w.stamp += 1

@@ -34,6 +34,7 @@ from slurm_rl_sim.alike import compares_groups, make_groups
 from slurm_rl_sim.best import sorts_as_it_looks
 from slurm_rl_sim.engine import BEFORE_PASS, DONE, GROW, advance, warm_start
 from slurm_rl_sim.outside import score_from_outside
+from slurm_rl_sim.renewed import keep_sorted, keeps_sorted
 from slurm_rl_sim.reservations import boundaries, reserved_first
 from slurm_rl_sim.site_priority import partition_tables, static_points
 from slurm_rl_sim.ticks import cycles
@@ -141,8 +142,11 @@ class ReplayState:
             make_runs(world)
         elif self.index == BY_LEVELS:
             make_levels(world, self.rule.name)
-        if self.planner is None and self.calls is None and compares_groups(world):
+        plain = self.planner is None and self.calls is None
+        if plain and compares_groups(world):
             make_groups(world)
+        elif plain and keeps_sorted(world):
+            keep_sorted(world)
         elif sorts_as_it_looks(world):
             link(world, "start_best")
         if settings["lane_share"]:

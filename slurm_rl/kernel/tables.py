@@ -97,9 +97,9 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "order": (INT, 1),  # scratch
     "scratch": (INT, 1),  # scratch
     "started": (INT, 1),  # scratch: jobs that a pass starts
-    # Jobs that differ in age alone, where the order changes with time (sim/slurm_rl_sim/alike.py); empty: not kept
+    # Jobs that differ in age alone (sim/slurm_rl_sim/alike.py), or of one user (renewed.py); empty: not kept
     "alike": (WHOLE, 2),  # [jobs, 3] the group, and the waiting jobs before and behind in it, -1: none
-    "alikes": (INT, 2),  # [groups, 5] first and last waiting job, place in its pool's list, the list, shortest limit
+    "alikes": (INT, 2),  # [groups, 5] first and last waiting job, place in its pool's list, the list, and a figure
     "alike_lists": (INT, 2),  # [pools, 2] where a pool's list of groups begins, and how many have waiting jobs
     "candidates": (INT, 2),  # [policies, 2] addresses for `score_queue` and `score` that a meta-policy chooses from
     "caps": (FLOAT, 1),  # [policies] starve_drain while one of them rules
@@ -159,9 +159,10 @@ LINKS = (
     "score_queue",  # scores of a queue …
     "score",  # … and of one job
     "start_best",  # a pass that sorts its queue only as far as it looks; 0: it is sorted before
-    "start_alike",  # a pass that compares groups of jobs that are alike …
-    "join_alike",  # … which a job joins …
-    "leave_alike",  # … and leaves; 0: there are none
+    "start_alike",  # a pass that compares groups of jobs that are alike; 0: there are none
+    "renew_order",  # puts a queue that is kept sorted by estimates in order anew; 0: none is
+    "join_alike",  # a job joins its group …
+    "leave_alike",  # … and leaves it
     "enter_lane",  # the oldest job may go first; 0: there is no lane
     "record_turn",
     "preempt",
