@@ -23,7 +23,7 @@ from slurm_rl.kernel.jit import inlined, kernel
 from slurm_rl.kernel.links import INT, NOTHING, by_address, link
 from slurm_rl.kernel.tables import World
 from slurm_rl.place.capacity import fits_totals
-from slurm_rl.policy.catalogue import POLICIES
+from slurm_rl.policy.catalogue import BY_LIMIT, POLICIES
 from slurm_rl.policy.heuristics import call_score
 
 _GROUP, _BEFORE, _BEHIND = range(3)  # columns of the table `alike`
@@ -32,17 +32,50 @@ _FIRST, _COUNT = range(2)  # … of `alike_lists`
 _FEW = 16  # jobs that are handed over at first; then twice as many each time
 _STANDS = np.int64(-1)  # for `fresh`: the reservation made in this pass stands, and all that is handed over is tested
 NOTHING_FITS = np.int64(-1)
+LONG = 1000  # jobs that wait under an order that never changes, from which on groups of them are compared, too
+_MEMBERS = 8  # … if they are so many in each on average
+# Of these orders, what jobs have in common that keep the order in which they came.
+_FIXED = {"fcfs": ("request",), "sjf": ("request", "limit"), "ljf": ("request", "limit"), "saf": ("request", "limit")}
 # Policies that go by a job's request, user, partition, QOS, nice value and age, the older the better.
 _BY_AGE = tuple(POLICIES.code(name) for name in ("multifactor", "static-equal"))
 
 
 def compares_groups(world: World) -> bool:
     """Whether the policy of a World lets jobs that are alike keep their order, and nothing else interferes."""
+    return int(world["code"]) in _BY_AGE and world["weight_age"] >= 0.0 and goes_by_score(world)
+
+
+def goes_by_score(world: World) -> bool:
+    """Whether the scores of a policy alone order the queues of a World, for a rule that books for one job at most."""
     bounded = world["influence"] < 1.0 or world["lane_share"] > 0.0
     starve = world["starve_age"] < math.inf or world["starve_drain"] < math.inf
     site = any(len(world[name]) for name in ("tiers", "quotas", "kept", "hint_of"))
-    other = world["books_many"] or world["preempt"] or world["taping"]
-    return int(world["code"]) in _BY_AGE and world["weight_age"] >= 0.0 and not (bounded or starve or site or other)
+    return not (bounded or starve or site or world["books_many"] or world["preempt"] or world["taping"])
+
+
+def may_group_later(world: World) -> bool:
+    """Whether jobs of a World whose order never changes may be grouped when many wait."""
+    known = POLICIES.of_code(int(world["code"])).name in _FIXED and world["source"] == BY_LIMIT
+    return bool(world["fixed_order"]) and known and goes_by_score(world)
+
+
+def group_waiting(world: World, waiting: Array) -> None:
+    """Groups the jobs of a World in which these wait, or puts it off where hardly any are alike."""
+    jobs, requests = world["jobs"], world["requests"]
+    columns = [jobs[name] for name in _FIXED[POLICIES.of_code(int(world["code"])).name]]
+    if _MEMBERS * number(*(column[waiting] for column in columns))[1] > len(waiting):
+        world["long_queue"] = 4 * world["longest"]
+        return
+    world["scores"] = np.empty(len(jobs))
+    world["order"], world["scratch"] = (np.empty(len(jobs), dtype=np.int64) for _ in range(2))
+    _for_passes(world, fill_groups(world, [requests["pool"][jobs["request"]], *columns]))
+    _join_all(world.record, waiting)
+
+
+@kernel
+def _join_all(world: Array, waiting: Array) -> None:
+    for i in range(len(waiting)):
+        call_join_alike(world[0], waiting[i])
 
 
 def make_groups(world: World) -> None:
@@ -52,10 +85,14 @@ def make_groups(world: World) -> None:
     keys += [jobs[name] for name in ("request", "user", "partition", "qos", "nice")]
     if len(world["points"]):
         keys.append(np.unique(world["points"], return_inverse=True)[1])
-    group = fill_groups(world, keys)
+    _for_passes(world, fill_groups(world, keys))
+
+
+def _for_passes(world: World, group: Array) -> None:
+    """Notes the shortest limit of each group, and links the kernel of passes that compare groups."""
     limit = world["alikes"][:, _LIMIT]
     limit[:] = np.iinfo(np.int64).max
-    np.minimum.at(limit, group, jobs["limit"])
+    np.minimum.at(limit, group, world["jobs"]["limit"])
     link(world, "start_alike")
 
 

@@ -281,6 +281,8 @@ def advance(world: Array, until: int, pause: bool) -> int:
         # The log has room for one run of each job: those of requeued ones come on top.
         if (w.requeued > 0 or w.preempt or w.by_runs) and w.logged + w.entries_0 > w.log_0:
             return GROW
+        if w.longest > w.long_queue and w.alike_0 == 0:
+            return GROW
         if not _schedule_all(w, w.clock):
             return GROW
         w.pass_due = 0

@@ -36,6 +36,7 @@ def arrive(w: Record, j: int) -> None:
             at = queue_place(w, pool, j)
     new_head = waited and at == first
     enqueue(w, pool, j, at)
+    w.longest = max(w.longest, pools.queue_last[pool] - pools.queue_first[pool])
     if w.alike_0 > 0:
         call_join_alike(w, j)
     live.state[j] = QUEUED

@@ -6,7 +6,6 @@ is that of `order_queue`, job by job, and passes go along the queue as under an 
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from slurm_rl.kernel.links import INT, NOTHING, by_address, link
 from slurm_rl.kernel.tables import World
 from slurm_rl.policy.estimate import estimate
 from slurm_rl.policy.heuristics import call_score
-from slurm_rl_sim.alike import drop, fill_groups, push
+from slurm_rl_sim.alike import drop, fill_groups, goes_by_score, push
 from slurm_rl_sim.state import queue_place
 
 _HEAD, _LIST, _VERSION = 0, 3, 4  # columns of the table `alikes`: the last is of the estimates when last renewed
@@ -28,10 +27,7 @@ _NEXT = 2  # … of `alike`
 
 def keeps_sorted(world: World) -> bool:
     """Whether the scores of a World change with estimates alone, and nothing else puts jobs in another order."""
-    starve = world["starve_age"] < math.inf or world["starve_drain"] < math.inf or world["lane_share"] > 0.0
-    site = any(len(world[name]) for name in ("tiers", "quotas", "kept", "hint_of"))
-    other = world["books_many"] or world["preempt"] or world["taping"]
-    return bool(world["steady"]) and not (starve or site or other)
+    return bool(world["steady"]) and goes_by_score(world)
 
 
 def keep_sorted(world: World) -> None:

@@ -17,8 +17,8 @@ from slurm_rl.policy.estimate import refresh
 from slurm_rl.policy.order import call_order_queue, may_starve
 from slurm_rl_sim.alike import call_start_alike
 from slurm_rl_sim.best import call_start_best
-from slurm_rl_sim.renewed import call_renew_order
 from slurm_rl_sim.moves import arrive, slowest, stop_running
+from slurm_rl_sim.renewed import call_renew_order
 from slurm_rl_sim.state import QUEUED, queue_place
 
 # What the last pass found: nothing that would last, a reservation of `easy` that stands, or that it has no room for
@@ -101,11 +101,15 @@ def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
             and len(t.tiers(w)) == 0
             and w.taping == 0
         )
+    elif w.fixed_order == 1 and w.start_alike_at != 0:
+        grouped = queued > w.long_queue
     if grouped:
         count = call_start_alike(w, now, pool, stamp)
         if count < 0:
-            pools.planned[pool] = _MISFITS
-            return 0
+            if w.fixed_order == 0:
+                pools.planned[pool] = _MISFITS
+                return 0
+            count, pools.shadow[pool] = 0, -1
     elif partly:
         kept = w.steady == 1 and not may_starve(w) and w.lane_share == 0.0
         if not kept:

@@ -30,7 +30,7 @@ from slurm_rl.policy.multifactor import RAW_PARTITION
 from slurm_rl.policy.outside_calls import OutsideCalls
 from slurm_rl.policy.registry import PolicySpec, booked, network_tables, settings_for
 from slurm_rl_sim import state as st
-from slurm_rl_sim.alike import compares_groups, make_groups
+from slurm_rl_sim.alike import LONG, compares_groups, group_waiting, make_groups, may_group_later
 from slurm_rl_sim.best import sorts_as_it_looks
 from slurm_rl_sim.engine import BEFORE_PASS, DONE, GROW, advance, warm_start
 from slurm_rl_sim.outside import score_from_outside
@@ -147,6 +147,8 @@ class ReplayState:
             make_groups(world)
         elif plain and keeps_sorted(world):
             keep_sorted(world)
+        elif plain and may_group_later(world):
+            world["long_queue"] = LONG
         elif sorts_as_it_looks(world):
             link(world, "start_best")
         if settings["lane_share"]:
@@ -180,7 +182,10 @@ class ReplayState:
             status = int(advance(self.world.record, until, pause))
             if status != GROW:
                 return status
-            self._more_rows()
+            if self.world["longest"] > self.world["long_queue"] and not len(self.world["alike"]):
+                group_waiting(self.world, np.flatnonzero(self.world["live"]["state"] == st.QUEUED))
+            else:
+                self._more_rows()
 
     def _more_rows(self) -> None:
         """Doubles the rows of the profile and the log; nothing was scheduled since it was asked for."""

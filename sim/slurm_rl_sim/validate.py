@@ -8,7 +8,7 @@ import numpy as np
 
 from slurm_rl.domain.gres import MPS
 from slurm_rl.errors import SlurmRlError
-from slurm_rl.kernel.arrays import BOTH, CPU, EXTRA, GPU, GPU_MILLI, NOW, OTHER, PARTS, SHARING, TYPE
+from slurm_rl.kernel.arrays import BOTH, EXTRA, GPU, GPU_MILLI, NOW, OTHER, PARTS, SHARING, TYPE
 from slurm_rl.kernel.build import pack_bits
 from slurm_rl.kernel.fitting import need_of
 from slurm_rl.place.counting import BY_LEVELS, level_bits

@@ -26,8 +26,8 @@ from slurm_rl.kernel.jit import inlined, inner, kernel
 from slurm_rl.kernel.reserved import ENDS, leave_open
 from slurm_rl.place.capacity import fits_totals
 from slurm_rl.place.catalogue import ROUND_ROBIN
-from slurm_rl.place.levels_ahead import call_reserve_by_level
 from slurm_rl.place.kernels import apply, call_place, deferred, place_job, take
+from slurm_rl.place.levels_ahead import call_reserve_by_level
 
 
 @kernel

@@ -55,8 +55,7 @@ def enter_running(w: Record, pool: int, j: int, expected_end: int) -> None:
     pools, running = t.pools(w), t.running(w)
     t.live(w).expected_end[j] = expected_end
     at = _running_place(w, pool, j)
-    for i in range(pools.first_job[pool] + pools.running[pool], at, -1):
-        running[i] = running[i - 1]
+    t.move_running(w, at, at + 1, pools.first_job[pool] + pools.running[pool] - at)
     running[at] = j
     pools.running[pool] += 1
 
@@ -64,11 +63,10 @@ def enter_running(w: Record, pool: int, j: int, expected_end: int) -> None:
 @inlined
 def leave_running(w: Record, pool: int, j: int) -> None:
     """Takes a job off the pool's running list."""
-    pools, running = t.pools(w), t.running(w)
+    pools = t.pools(w)
     at = _running_place(w, pool, j)
     pools.running[pool] -= 1
-    for i in range(at, pools.first_job[pool] + pools.running[pool]):
-        running[i] = running[i + 1]
+    t.move_running(w, at + 1, at, pools.first_job[pool] + pools.running[pool] - at)
 
 
 @inner

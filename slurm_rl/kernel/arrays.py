@@ -319,6 +319,8 @@ SCALARS = [
     ("passes", "i8"),
     ("ended", "i8"),
     ("requeued", "i8"),
+    ("longest", "i8"),  # queue so far
+    ("long_queue", "i8"),  # from which length on jobs of a fixed order are grouped (sim/slurm_rl_sim/alike.py)
 ]
 
 # Views of what is free: now; at EASY's shadow time beside the head; in both; scratch; and the rows of a profile.

@@ -138,7 +138,8 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
 # Tables that a kernel may find empty: it asks for their length, or for another table that says so, before it reads.
 MAY_BE_EMPTY = frozenset(
     "runs run_count kind_node class_list used demand node_sets rows work order events log log_gpus log_more tape turns "
-    "points alike alikes alike_lists hint_of hint tiers quotas bounds bound_ptr bound_of kept kept_bits kept_for open_bits mix choices".split()
+    "points alike alikes alike_lists hint_of hint tiers quotas bounds bound_ptr bound_of kept kept_bits kept_for "
+    "open_bits mix choices".split()
 )
 
 # Slots for kernels that others call by their address (see links.py).
@@ -253,6 +254,7 @@ def fill_views(world: World) -> None:
 _member: Any = cgutils.get_record_member
 _populate: Any = populate_array
 _copy: Any = cgutils.raw_memcpy
+_move: Any = cgutils.raw_memmove
 
 
 def _table(name: str) -> Any:
@@ -315,6 +317,28 @@ def _copier(name: str) -> Any:
     return intrinsic(typing)
 
 
+def _mover(name: str) -> Any:
+    """For kernels: `(w, source, target, count)` moves rows within a table, to where they may overlap."""
+    dtype, _ = TABLES[name]
+
+    def typing(typing_context: Any, w: Any, source: Any, target: Any, count: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            intp, byte = context.get_value_type(types.intp), context.get_value_type(types.uint8)
+            address = builder.load(_member(builder, arguments[0], w.offset(f"{name}_ptr"), intp))
+            size = context.get_constant(types.intp, dtype.itemsize)
+
+            def row(at: Any) -> Any:
+                return builder.inttoptr(builder.add(address, builder.mul(at, size)), byte.as_pointer())
+
+            _move(builder, row(arguments[2]), row(arguments[1]), arguments[3], size)
+            return context.get_dummy_value()
+
+        return types.none(w, *[types.intp] * 3), code
+
+    return intrinsic(typing)
+
+
+move_running = _mover("running")
 copy_free = _copier("free")
 copy_used = _copier("used")
 jobs = _table("jobs")

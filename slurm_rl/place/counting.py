@@ -99,8 +99,7 @@ def level_bits(free: Array, gpus: int, cpus: int, base: int) -> Array:
 
 def make_levels(world: World, rule: str) -> None:
     """Makes the levels of a World in which all views are alike, and links their kernels."""
-    from slurm_rl.place import levels
-    from slurm_rl.place import levels_ahead as _  # brings its slot
+    from slurm_rl.place import levels, levels_ahead
 
     nodes, requests, free = world["nodes"], world["requests"], world["free"][NOW]
     count = len(nodes)
@@ -124,7 +123,7 @@ def make_levels(world: World, rule: str) -> None:
     link(world, "copy_runs", levels.copy_levels)
     link(world, "meet_runs", levels.meet_levels)
     if rule == "easy":
-        link(world, "reserve_by_level")
+        link(world, "reserve_by_level", levels_ahead.reserve_by_level)
 
 
 def without_index(world: World) -> None:

@@ -1,7 +1,7 @@
 """When a job fits, where nodes have levels: its room is counted as running jobs end, not looked for at each end anew.
 
-Implements E2 of docs/backfill.md as `reserve_head` of backfill/easy.py does. The simple placements fit a request exactly
-if its nodes have room for all its units in sum.
+Implements E2 of docs/backfill.md as `reserve_head` of backfill/easy.py does. The simple placements find nodes for a
+request exactly if its nodes have room for all its units in sum.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ import pytest
 from builders import Event, Job, Ran, a_simulation, outcome
 
 from slurm_rl.domain.cluster import Cluster, NodeClass
-from slurm_rl_sim import simulation
+from slurm_rl.kernel.arrays import NEVER
+from slurm_rl_sim import alike, simulation
 from slurm_rl_sim.validate import problems
 
 CLUSTERS = (
@@ -82,6 +83,36 @@ def test_every_state_on_the_way_is_valid(policy: str) -> None:
             assert list(problems(state)) == []
             state.finish_pass()
             assert list(problems(state)) == []
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "sjf", "saf"])
+@pytest.mark.parametrize("rule", ["none", "firstfit", "easy"])
+def test_long_queues_of_a_fixed_order_are_grouped(rule: str, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays are grouped once many wait; what went before, and what comes later, is the same schedule."""
+    monkeypatch.setattr(alike, "_MEMBERS", 1)
+    grouped = 0
+    for seed in range(60):
+        dice = random.Random(f"{rule} {policy} {seed}")
+        cluster, jobs, events = a_workload(dice)
+        arrays = [
+            Job(id=1000 * k + i, submit=dice.randint(0, 40), run=3, limit=5, cpus=dice.choice([1, 2]), user="u")
+            for k in (1, 2)
+            for i in range(80)
+        ]
+        placement = dice.choice(["first-fit", "best-fit", "spread", "round-robin"])
+        threshold, found = dice.choice([10, 40]), []
+        for later in (True, False):
+            state, ids = a_simulation(cluster, [*jobs, *arrays], policy, rule, placement, events=events)
+            assert state.world["long_queue"] == alike.LONG
+            state.world["long_queue"] = threshold if later else NEVER
+            while later and state.to_next_pass():
+                assert list(problems(state)) == []
+                state.finish_pass()
+            state.run()
+            grouped += len(state.world["alike"]) > 0
+            found.append(outcome(state, ids))
+        assert found[0] == found[1], seed
+    assert grouped > 30
 
 
 @pytest.mark.parametrize(
