@@ -182,7 +182,7 @@ def start_alike(w: Record, now: int, pool: int, stamp: int) -> int:
                 break
             requests.misfit[s] = stamp
     if size == 0:
-        return NOTHING_FITS
+        return int(NOTHING_FITS)
     size = np.int64(0)
     blocked, bar = np.int64(-1), 0.0  # the first job that does not fit, and its score
     for k in range(listed, listed + last):
@@ -203,7 +203,7 @@ def start_alike(w: Record, now: int, pool: int, stamp: int) -> int:
         if head >= 0 and fresh == 0:
             order[0] = head
             ready = np.int64(1)
-        known = head >= 0  # … or among those that are handed over
+        known = bool(head >= 0)  # … or among those that are handed over
         first = ready
         while size > 0 and ready < batch:
             j, score = heap[0], scores[0]

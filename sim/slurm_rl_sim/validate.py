@@ -248,7 +248,8 @@ def _groups(simulation: ReplayState) -> Iterator[str]:
     if sorted(listed) != np.unique(alike[waiting, 0]).tolist():
         yield f"the lists have groups {sorted(listed)}, those with waiting jobs are others"
     for g in listed:
-        found, j, before = [], int(groups[g, 0]), -1
+        found: list[int] = []
+        j, before = int(groups[g, 0]), -1
         while j >= 0 and len(found) <= len(waiting):
             if int(alike[j, 1]) != before:
                 yield f"job {j} of group {g} has {alike[j, 1]} before it, not {before}"

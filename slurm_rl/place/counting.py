@@ -14,7 +14,7 @@ RULES = ("none", "firstfit", "easy")
 ONE_BY_ONE, BY_RUNS, BY_LEVELS = "", "runs", "levels"  # how nodes are looked up
 LARGE = 1024  # nodes of a pool …
 WIDE = 16.0  # … and of a job on average, from which on runs are cheaper than nodes
-MANY = 384  # nodes of a pool from which on levels are
+MANY = 300  # nodes of a pool from which on levels are
 _MOST_CPUS = 1024  # of a node: levels are as many …
 _FEW_CPUS = 256  # … and otherwise these, for the emptiest nodes
 

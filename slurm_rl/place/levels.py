@@ -187,7 +187,7 @@ def _first(w: Record, s: int, view: int) -> int:
                     entries += 1
                     left -= units
                     if left == 0:
-                        return entries
+                        return int(entries)
     return 0
 
 
@@ -222,12 +222,12 @@ def find(w: Record, s: int, view: int, units: int, limit: int, emptiest: bool) -
                         found[count] = n
                         count += 1
                         if count == enough:
-                            return count
+                            return int(count)
         if row == mingled:
             _sort(w, view, before, count, emptiest)
             if count >= limit:
                 return limit
-    return count
+    return int(count)
 
 
 @inlined
@@ -272,7 +272,7 @@ def _fewest(w: Record, s: int, view: int, emptiest: bool) -> int:
         entries = _fill_up(w, s, view, entries, left, most, emptiest) if most > 1 and left > 1 else np.int64(0)
     for i in range(max(entries, marked)):
         taken[spot.node[i]] = 0
-    return entries
+    return int(entries)
 
 
 @inner
@@ -314,4 +314,4 @@ def room_on(w: Record, s: int, view: int, n: int, wanted: int) -> int:
     """Units of a request that a node has room for, at most `wanted`."""
     requests = t.requests(w)
     most = min(wanted, requests.per_node[s])
-    return np.int64(node_room(t.free(w), view, n, requests.cpu[s], requests.mem[s], requests.gpu[s], most))
+    return int(np.int64(node_room(t.free(w), view, n, requests.cpu[s], requests.mem[s], requests.gpu[s], most)))
