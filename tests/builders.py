@@ -144,7 +144,7 @@ def a_simulation(
     events: Sequence[Event] = (),
     lane: float = 0.0,
     slurm: SlurmSettings | None = None,
-    by_runs: bool | None = None,
+    index: str | None = None,
     limits: Limits | None = None,
     reservations: Sequence[Reservation] = (),
     planner: Planner | None = None,
@@ -169,7 +169,7 @@ def a_simulation(
             np.array([e.up for e in events], dtype=np.int8),
         ),
         slurm=slurm,
-        by_runs=by_runs,
+        index=index,
         planner=planner,
     )
     return simulation, trace.job_id.tolist()

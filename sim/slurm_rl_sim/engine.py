@@ -93,7 +93,7 @@ def node_events(w: Record, now: int) -> None:
                     k += 1
         sign = 1 if up else -1
         nodes.down[n] = 1 - up
-        if w.by_runs:
+        if w.indexed:
             call_change_node(w, np.int64(n), np.int64(sign))
         else:
             free[NOW, n, CPU] += sign * nodes.cpu[n]
@@ -283,6 +283,8 @@ def advance(world: Array, until: int, pause: bool) -> int:
                 return BEFORE_PASS
         # The log has room for one run of each job: those of requeued ones come on top.
         if (w.requeued > 0 or w.preempt or w.by_runs) and w.logged + w.entries_0 > w.log_0:
+            return GROW
+        if w.longest > w.long_queue and w.alike_0 == 0:
             return GROW
         if not _schedule_all(w, w.clock):
             return GROW

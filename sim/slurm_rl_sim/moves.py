@@ -15,6 +15,7 @@ from slurm_rl.policy.estimate import estimate
 from slurm_rl.policy.fairshare import hold
 from slurm_rl.policy.heuristics import call_score
 from slurm_rl.policy.lane import charge
+from slurm_rl_sim.alike import call_join_alike
 from slurm_rl_sim.gpu_memory import narrow
 from slurm_rl_sim.state import QUEUED, RUNNING, enqueue, heap_push, heap_remove, queue_place, touch
 
@@ -38,6 +39,9 @@ def arrive(w: Record, j: int) -> None:
             at = queue_place(w, pool, j)
     new_head = waited and at == first
     enqueue(w, pool, j, at)
+    w.longest = max(w.longest, pools.queue_last[pool] - pools.queue_first[pool])
+    if w.alike_0 > 0:
+        call_join_alike(w, j)
     live.state[j] = QUEUED
     # A job that arrives behind others changes nothing for them; one that goes first does.
     touch(w, pool, NEW_HEAD if new_head else ARRIVED)

@@ -15,8 +15,10 @@ from slurm_rl.place.capacity import fits_totals
 from slurm_rl.place.kernels import apply, call_place, take
 from slurm_rl.policy.estimate import refresh
 from slurm_rl.policy.order import call_order_queue, may_starve
+from slurm_rl_sim.alike import call_start_alike
 from slurm_rl_sim.best import call_start_best
 from slurm_rl_sim.moves import arrive, slowest, stop_running
+from slurm_rl_sim.renewed import call_renew_order
 from slurm_rl_sim.state import QUEUED, queue_place
 
 # What the last pass found: nothing that would last, a reservation of `easy` that stands, or that it has no room for
@@ -49,6 +51,8 @@ def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
     # L5, V2: with limits and reservations, the first in the queue may be held back, and not block: no shortcuts then.
     free_to_start = w.quotas_0 + w.kept_0 == 0
     only_arrivals = pools.change[pool] == ARRIVED and w.fixed_order == 1 and not preempt and free_to_start
+    if w.steady == 1 and pools.learned[pool] != w.ended:
+        only_arrivals = False  # what ended in another pool may change the order
     if only_arrivals and pools.fresh[pool] < queued:
         # Nothing has ended and the head is the same: whoever waited still waits, only arrivals can start.
         if backfill == NONE:
@@ -64,31 +68,49 @@ def schedule(w: Record, now: int, pool: int, tick: bool) -> int:
     # Estimates are renewed at every pass, be it cut short or not, so that a shortcut never shows in the results.
     if pools.learned[pool] != w.ended:
         pools.learned[pool] = w.ended
-        refresh(w, queue[head:tail], queued)
+        if w.renew_order_at != 0 and w.fixed_order == 1 and w.steady == 1:
+            call_renew_order(w, pool)
+        else:
+            refresh(w, queue[head:tail], queued)
     if pools.planned[pool] == _MISFITS and pools.change[pool] == ARRIVED and not _room_for_arrivals(w, pool):
         return 0
     w.stamp += 1
     stamp = w.stamp
     pools.stamp[pool] = stamp
-    partly = False
+    partly, grouped = False, False
     if preempt:
         while call_preempt(w, now, pool):
             pass
     elif w.books_many == 0 and w.fixed_order == 0:
-        at = tail if pools.planned[pool] == NOTHING_FITS else next_fitting(w, queue, head, tail, stamp)
+        grouped = w.start_alike_at != 0
+        at = head
+        if pools.planned[pool] == NOTHING_FITS:
+            at = tail
+        elif not grouped:
+            at = next_fitting(w, queue, head, tail, stamp)
         if at == tail:
             pools.planned[pool] = _MISFITS
             return 0  # whatever the order, nothing fits
         alone = pools.last_node[pool] - pools.first_node[pool] == 1
         partly = (
             alone
+            and not grouped
             and w.start_best_at != 0
             and w.hint_of_0 == 0
             and w.quotas_0 + w.kept_0 == 0
             and len(t.tiers(w)) == 0
             and w.taping == 0
         )
-    if partly:
+    elif w.fixed_order == 1 and w.start_alike_at != 0:
+        grouped = queued > w.long_queue
+    if grouped:
+        count = call_start_alike(w, now, pool, stamp)
+        if count < 0:
+            if w.fixed_order == 0:
+                pools.planned[pool] = _MISFITS
+                return 0
+            count, pools.shadow[pool] = 0, -1
+    elif partly:
         kept = w.steady == 1 and not may_starve(w) and w.lane_share == 0.0
         if not kept:
             w.scores_only = 1

@@ -20,7 +20,7 @@ from slurm_rl.kernel.links import link
 from slurm_rl.kernel.tables import World, enough_rows, fill_views
 from slurm_rl.kernel.world import new_world
 from slurm_rl.place.catalogue import PLACEMENTS
-from slurm_rl.place.counting import make_runs, may_count, pays, without_runs
+from slurm_rl.place.counting import BY_LEVELS, BY_RUNS, ONE_BY_ONE, find_index, make_levels, make_runs, without_index
 from slurm_rl.place.outside import find_placement
 from slurm_rl.place.plan import Planner
 from slurm_rl.policy.catalogue import POLICIES
@@ -30,9 +30,11 @@ from slurm_rl.policy.multifactor import RAW_PARTITION
 from slurm_rl.policy.outside_calls import OutsideCalls
 from slurm_rl.policy.registry import PolicySpec, booked, network_tables, settings_for
 from slurm_rl_sim import state as st
+from slurm_rl_sim.alike import LONG, compares_groups, group_waiting, make_groups, may_group_later
 from slurm_rl_sim.best import sorts_as_it_looks
 from slurm_rl_sim.engine import BEFORE_PASS, DONE, GROW, advance, warm_start
 from slurm_rl_sim.outside import score_from_outside
+from slurm_rl_sim.renewed import keep_sorted, keeps_sorted
 from slurm_rl_sim.reservations import boundaries, reserved_first
 from slurm_rl_sim.site_priority import partition_tables, static_points
 from slurm_rl_sim.ticks import cycles
@@ -80,7 +82,7 @@ class ReplayState:
         weights: dict[str, float] | None = None,
         planner: Planner | None = None,
         slurm: SlurmSettings | None = None,
-        by_runs: bool | None = None,  # count nodes that are alike (place/counting.py); None: where it pays
+        index: str | None = None,  # how nodes are looked up (place/counting.py); None: as it pays
     ) -> None:
         self.rule, self.placement = RULES[backfill], PLACEMENTS[find_placement(placement)]
         if preempt and not policy.row.may_preempt:
@@ -117,9 +119,9 @@ class ReplayState:
         settings |= slurm.priority if slurm is not None else {}
         settings |= self.rule.told(slurm) | self.placement.settings
         settings["fixed_order"] = settings["fixed_order"] and "tiers" not in own
-        counts = (pays(workload) if by_runs is None else by_runs) and not preempt
-        counts = counts and not {"kept", "gpu_mem"} & own.keys() and not settings.get("least_loaded")
-        settings["by_runs"] = counts and may_count(workload, backfill, self.placement.name)
+        may = not preempt and not {"kept", "gpu_mem"} & own.keys() and not settings.get("least_loaded")
+        self.index = find_index(workload, backfill, self.placement.name, index) if may else ONE_BY_ONE
+        settings["by_runs"] = self.index == BY_RUNS
         self.world = self._make_world(settings, run_time, events or NodeEvents(), own)
         self.cycles_per_second = 0.0
 
@@ -141,9 +143,19 @@ class ReplayState:
         world["live"]["state"][list(wl.rejected)] = st.REJECTED
         make_tables(world, self.rule)
         link_kernels(world, self.policy.row, self.placement, self.rule)
-        if settings["by_runs"]:
+        if self.index == BY_RUNS:
             make_runs(world)
-        if sorts_as_it_looks(world):
+        elif self.index == BY_LEVELS:
+            make_levels(world, self.rule.name)
+        learned = len(world["gpu_mem"]) > 0  # a request may change while its job waits
+        plain = self.planner is None and self.calls is None and not learned
+        if plain and compares_groups(world):
+            make_groups(world)
+        elif plain and keeps_sorted(world):
+            keep_sorted(world)
+        elif plain and may_group_later(world):
+            world["long_queue"] = LONG
+        elif sorts_as_it_looks(world):
             link(world, "start_best")
         if settings["lane_share"]:
             link(world, "enter_lane")
@@ -178,7 +190,10 @@ class ReplayState:
             status = int(advance(self.world.record, until, pause))
             if status != GROW:
                 return status
-            self._more_rows()
+            if self.world["longest"] > self.world["long_queue"] and not len(self.world["alike"]):
+                group_waiting(self.world, np.flatnonzero(self.world["live"]["state"] == st.QUEUED))
+            else:
+                self._more_rows()
 
     def _more_rows(self) -> None:
         """Doubles the rows of the profile and the log; nothing was scheduled since it was asked for."""
@@ -239,7 +254,7 @@ class ReplayState:
         """What a scheduler may know at this moment: everything but the true run times."""
         world = self.world.copy()
         world["work"], world["gpu_mem"] = np.zeros(0), np.zeros((0, 2), dtype=np.int64)
-        without_runs(world)
+        without_index(world)
         return Snapshot(self.now, world, np.flatnonzero(self.world["live"]["state"] == st.QUEUED))
 
     @property

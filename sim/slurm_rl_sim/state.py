@@ -7,6 +7,7 @@ from typing import Any
 from slurm_rl.kernel import tables as t
 from slurm_rl.kernel.arrays import Array, Record
 from slurm_rl.kernel.jit import inlined, inner
+from slurm_rl_sim.alike import call_leave_alike
 
 WAITING, QUEUED, RUNNING, COMPLETED, KILLED, REJECTED = range(6)
 
@@ -110,6 +111,8 @@ def remove_started(w: Record, pool: int, count: int) -> None:
     pools, queue, started = t.pools(w), t.queue(w), t.started(w)
     head, tail = pools.queue_first[pool], pools.queue_last[pool]
     for i in range(count):
+        if w.alike_0 > 0:
+            call_leave_alike(w, started[i])
         started[i] = queue_place(w, pool, started[i])
     first, last = tail, head
     for i in range(count):

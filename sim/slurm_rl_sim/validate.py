@@ -8,8 +8,10 @@ import numpy as np
 
 from slurm_rl.domain.gres import MPS
 from slurm_rl.errors import SlurmRlError
-from slurm_rl.kernel.arrays import GPU, GPU_MILLI, NOW, PARTS, SHARING, TYPE
+from slurm_rl.kernel.arrays import BOTH, EXTRA, GPU, GPU_MILLI, NOW, OTHER, PARTS, SHARING, TYPE
+from slurm_rl.kernel.build import pack_bits
 from slurm_rl.kernel.fitting import need_of
+from slurm_rl.place.counting import BY_LEVELS, level_bits
 from slurm_rl_sim import state as st
 from slurm_rl_sim.simulation import ReplayState
 
@@ -40,8 +42,10 @@ def problems(simulation: ReplayState) -> Iterator[str]:
     yield from _chains(simulation)
     yield from _free(simulation)
     yield from _runs(simulation)
+    yield from _levels(simulation)
     yield from _running(simulation)
     yield from _queues(simulation)
+    yield from _groups(simulation)
 
 
 def _chain(simulation: ReplayState, at: int) -> list[int]:
@@ -153,6 +157,27 @@ def _runs(simulation: ReplayState) -> Iterator[str]:
             yield f"pool {pool} has runs with another amount than its nodes"
 
 
+def _levels(simulation: ReplayState) -> Iterator[str]:
+    """Each node is in the rows of what is free on it, in each view, and views differ where that is noted alone."""
+    world = simulation.world
+    if simulation.index != BY_LEVELS:
+        return
+    shape = int(world["gpu_levels"]), int(world["cpu_levels"]), int(world["cpu_base"])
+    words = -(-len(world["nodes"]) // 64)
+    free, levels = world["free"], world["levels"]
+    for view in (NOW, EXTRA, BOTH):
+        bits = level_bits(free[view], *shape)
+        if not np.array_equal(levels[view, :, :words], bits):
+            yield f"view {view} has levels that are not those of its nodes"
+        if not np.array_equal(levels[view, :, words:], pack_bits(bits != 0)):
+            yield f"view {view} has levels of which the words are not marked"
+    met = np.minimum(free[NOW, :, :OTHER], free[EXTRA, :, :OTHER])
+    for which, view, wanted in ((0, EXTRA, free[NOW, :, :OTHER]), (1, BOTH, met)):
+        differs = (free[view, :, :OTHER] != wanted).any(axis=1)
+        for n in np.flatnonzero(differs & (world["changed"][which, :, 1] == 0)).tolist():
+            yield f"view {view} differs on node {n}, which is not noted"
+
+
 def _wrong_gpu(request: np.void, n: int, k: int, device: np.ndarray) -> Iterator[str]:
     accepted = int(request["accept"])
     if accepted != -1 and not request["exclusive"] and not accepted >> int(device[TYPE]) & 1:
@@ -210,3 +235,25 @@ def _queues(simulation: ReplayState) -> Iterator[str]:
             yield f"job {j} is booked and does not wait"
         elif live["booked_start"][j] < simulation.now:
             yield f"job {j} was booked for {live['booked_start'][j]} and has not started"
+
+
+def _groups(simulation: ReplayState) -> Iterator[str]:
+    """Groups of jobs that are alike list those that wait, the first in the queue first."""
+    world = simulation.world
+    alike, groups, lists = world["alike"], world["alikes"], world["alike_lists"]
+    if not len(alike):
+        return
+    waiting = np.flatnonzero(world["live"]["state"] == st.QUEUED)
+    listed = [int(groups[k, 3]) for first, count in lists.tolist() for k in range(first, first + count)]
+    if sorted(listed) != np.unique(alike[waiting, 0]).tolist():
+        yield f"the lists have groups {sorted(listed)}, those with waiting jobs are others"
+    for g in listed:
+        found: list[int] = []
+        j, before = int(groups[g, 0]), -1
+        while j >= 0 and len(found) <= len(waiting):
+            if int(alike[j, 1]) != before:
+                yield f"job {j} of group {g} has {alike[j, 1]} before it, not {before}"
+            found.append(j)
+            before, j = j, int(alike[j, 2])
+        if found != waiting[alike[waiting, 0] == g].tolist() or before != groups[g, 1]:
+            yield f"group {g} lists {found}, to {groups[g, 1]}"

@@ -28,6 +28,7 @@ from slurm_rl.kernel.reserved import ENDS, call_leave_open
 from slurm_rl.place.capacity import fits_totals
 from slurm_rl.place.catalogue import ROUND_ROBIN
 from slurm_rl.place.kernels import apply, call_place, deferred, place_job, take
+from slurm_rl.place.levels_ahead import call_reserve_by_level
 
 
 @kernel
@@ -82,7 +83,7 @@ def easy_pass(
 @inlined
 def _meet_again(w: Record, pool: int, a: int, b: int, target: int, count: int) -> None:
     """Likewise of the nodes in `t.spot(w)` alone, the others being as they were."""
-    if w.by_runs:
+    if w.indexed:
         meet(w, pool, a, b, target)
         return
     free, used, total, spot = t.free(w), t.used(w), t.total(w), t.spot(w)
@@ -137,12 +138,17 @@ def bound_shadow(w: Record, pool: int, head: int) -> None:
 @inlined
 def reserve_head(w: Record, pool: int) -> None:
     """E2, E5: when the head fits if running jobs use up their limits, and what is left beside it then."""
-    copy_pool(w, pool, NOW, EXTRA)
     pools, jobs, live, running = t.pools(w), t.jobs(w), t.live(w), t.running(w)
+    earliest = pools.shadow[pool]  # by the sums: no need to look before
+    if w.reserve_by_level_at != 0:
+        call_reserve_by_level(w, pool, earliest)
+        pools.extra_known[pool] = 1
+        pools.both_known[pool] = 0
+        return
+    copy_pool(w, pool, NOW, EXTRA)
     s = np.int64(jobs.request[pools.head[pool]])
     i = pools.first_job[pool]
     last = i + pools.running[pool]
-    earliest = pools.shadow[pool]  # by the sums: no need to look before
     pools.shadow[pool] = NEVER  # a head that fits on no empty cluster (nodes are down) holds nobody up
     pools.extra_known[pool] = 1
     pools.both_known[pool] = 0

@@ -277,7 +277,7 @@ def _list_room(w: Record, slot: int) -> int:
             leaves = has(bits, LEAVING, p)
             if leaves or (has(bits, ALLOWED, p) and has(roomy, slot, p)):
                 n = t.pieces(w).node[p]
-                fitting[count], t.alike(w)[n] = n, t.pieces(w).count[p]
+                fitting[count], t.alike_nodes(w)[n] = n, t.pieces(w).count[p]
                 if not leaves:
                     room[n] = avail[slot, p]
                 count += 1

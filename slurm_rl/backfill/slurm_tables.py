@@ -41,7 +41,7 @@ def make_slurm_tables(world: World) -> None:
     tables = {
         "pieces": np.zeros(by_runs, dtype=PIECE),
         "piece_of": np.zeros(by_runs, dtype=np.int64),
-        "alike": np.zeros(by_runs, dtype=np.int64),
+        "alike_nodes": np.zeros(by_runs, dtype=np.int64),
         "avail": np.zeros((slots, len(nodes)), dtype=np.int64),
         "roomy": np.zeros((slots, words), dtype=np.int64),
         "able": np.zeros((slots, words), dtype=np.int64),

@@ -59,8 +59,7 @@ def enter_running(w: Record, pool: int, j: int, expected_end: int) -> None:
     pools, running = t.pools(w), t.running(w)
     t.live(w).expected_end[j] = expected_end
     at = _running_place(w, pool, j)
-    for i in range(pools.first_job[pool] + pools.running[pool], at, -1):
-        running[i] = running[i - 1]
+    t.move_running(w, at, at + 1, pools.first_job[pool] + pools.running[pool] - at)
     running[at] = j
     pools.running[pool] += 1
 
@@ -68,17 +67,16 @@ def enter_running(w: Record, pool: int, j: int, expected_end: int) -> None:
 @inlined
 def leave_running(w: Record, pool: int, j: int) -> None:
     """Takes a job off the pool's running list."""
-    pools, running = t.pools(w), t.running(w)
+    pools = t.pools(w)
     at = _running_place(w, pool, j)
     pools.running[pool] -= 1
-    for i in range(at, pools.first_job[pool] + pools.running[pool]):
-        running[i] = running[i + 1]
+    t.move_running(w, at + 1, at, pools.first_job[pool] + pools.running[pool] - at)
 
 
 @inner
 def copy_pool(w: Record, pool: int, source: int, target: int) -> None:
     """Copies a pool's part of one view into another."""
-    if w.by_runs:
+    if w.indexed:
         call_copy_runs(w, pool, source, target)
         return
     first, last, total = t.pools(w).first_node[pool], t.pools(w).last_node[pool], t.total(w)
@@ -91,7 +89,7 @@ def copy_pool(w: Record, pool: int, source: int, target: int) -> None:
 @inner
 def meet(w: Record, pool: int, a: int, b: int, target: int) -> None:
     """On a pool's nodes, what is free in both views, with its sums; `target` may be one of them."""
-    if w.by_runs:
+    if w.indexed:
         call_meet_runs(w, pool, a, b, target)
         return
     free, used, total = t.free(w), t.used(w), t.total(w)

@@ -19,6 +19,7 @@ from slurm_rl.kernel.arrays import GROUP, Array
 from slurm_rl.kernel.build import Workload
 from slurm_rl.kernel.tables import WORLD
 from slurm_rl.kernel.world import bare_world
+from slurm_rl.place.counting import ONE_BY_ONE
 from slurm_rl.policy.registry import parse_policy
 from slurm_rl_sim import state as st
 from slurm_rl_sim.forecast import Calibration, Forecast, Made, log_wait, summarise
@@ -186,7 +187,7 @@ def _simulation(prepared: Prepared, site: SiteRules) -> ReplayState:
         placement=site.placement or RULES[site.backfill].placement,
         influence=site.influence,
         weights=dict(site.weights) if site.weights else None,
-        by_runs=False if site.settings.get("least_loaded") else None,
+        index=ONE_BY_ONE if site.settings.get("least_loaded") else None,
     )
     for name, value in site.settings.items():
         if simulation.rule.on_tick and name in (WORLD.names or ()):

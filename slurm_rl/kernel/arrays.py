@@ -258,7 +258,11 @@ SCALARS = [
     ("source", "i8"),  # where estimates come from
     ("by_remaining", "i8"),  # 1: preemption compares remaining run times, 0: priorities
     ("placer", "i8"),  # of the placement, by its place in the catalogue
-    ("by_runs", "i8"),  # 1: nodes that are alike are counted (place/runs.py), and `free` is kept for NOW alone
+    ("indexed", "i8"),  # 1: nodes are not walked one by one, and whoever changes what is free calls a kernel to do it:
+    ("by_runs", "i8"),  # 1: … nodes that are alike are counted (place/runs.py), and `free` is kept for NOW alone
+    ("gpu_levels", "i8"),  # … or nodes are looked up by what is free (place/levels.py): rows of bits for free GPUs …
+    ("cpu_levels", "i8"),  # … and for free CPUs …
+    ("cpu_base", "i8"),  # … of which the first is for so many, and fewer
     ("within", "i8"),  # 1: a placement by runs keeps to the nodes in ALLOWED (backfill/bitmaps.py)
     ("mixed", "i8"),  # 1: some node has GPUs of several types
     ("by_block", "i8"),  # 1: the placement keeps gangs within blocks
@@ -351,6 +355,8 @@ SCALARS = [
     ("passes", "i8"),
     ("ended", "i8"),
     ("requeued", "i8"),
+    ("longest", "i8"),  # queue so far
+    ("long_queue", "i8"),  # from which length on jobs of a fixed order are grouped (sim/slurm_rl_sim/alike.py)
 ]
 
 # Views of what is free: now; at EASY's shadow time beside the head; in both; scratch; and the rows of a profile.

@@ -70,6 +70,9 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "total": (INT, 3),  # [views, pools, 3] sums of cpu, mem, gpu
     "runs": (INT, 3),  # [views, nodes, 4] first node, cpu, mem, gpu of each run of nodes that are alike
     "run_count": (INT, 2),  # [views, pools] runs of each
+    "levels": (INT, 3),  # [views, levels, words] bits of the nodes with so much free, and of the words that are not 0
+    "changed": (INT, 3),  # [2, nodes, 2] nodes in which views may differ (place/levels.py) …
+    "changed_count": (INT, 2),  # … [2, pools] and how many of each pool
     "entries": (ENTRY, 1),  # who holds what: chains of entries; entry 0 heads the chain of spare ones
     "spot": (ENTRY, 1),  # scratch: one job's placement
     "running": (INT, 1),  # a pool's running jobs, from its first_job on, by expected end
@@ -78,7 +81,7 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "reach": (INT, 2),  # backfill `slurm`: [requests, words] bits of the nodes of its partitions
     "usable": (INT, 2),  # backfill `slurm`: [requests, words] bits of the nodes that are large enough
     "bitmaps": (INT, 2),  # backfill `slurm`, scratch: sets of nodes (backfill/bitmaps.py)
-    "kind_bits": (INT, 2),  # backfill `slurm`: [kinds, words] bits of the nodes that jobs of a kind may use
+    "kind_bits": (INT, 2),  # backfill `slurm`, levels: [kinds, words] bits of the nodes that jobs of a kind may use
     "shapes": (SHAPE, 1),  # backfill `slurm`: distinct units of requests
     "shape_of": (INT, 1),  # backfill `slurm`: [requests] its shape
     # Backfill `slurm`, scratch of a cycle; a node is a piece unless the World has runs (backfill/pieces.py):
@@ -95,10 +98,10 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "gain": (WHOLE, 2),  # [some slots, leavers] units of a shape for which a node has more room then; -1: not known
     "gains_known": (INT, 2),  # [some slots, 2] the mark that a row of `gain` belongs to, and how far it goes
     "sums": (INT, 2),  # [1 + running jobs, 4] CPUs, MB, GPUs free in sum now, and when one leaves, and that time
-    "alike": (INT, 1),  # beside `fitting`: how many nodes from one on are alike; not used without runs
+    "alike_nodes": (INT, 1),  # beside `fitting`: how many nodes from one on are alike; not used without runs
     "tally": (INT, 1),  # backfill `slurm`, scratch: jobs tested of each user, then of each partition
-    "fitting": (INT, 1),  # scratch: nodes that placement `slurm` may choose from …
-    "room": (INT, 1),  # … and by node, the units that it could put there
+    "fitting": (INT, 1),  # scratch: nodes that placement `slurm` may choose from, or that levels have found …
+    "room": (INT, 1),  # … and by node, the units that it could put there, or whether it is taken
     "users": (USER, 1),  # users' holdings and past
     "accounts": (ACCOUNT, 1),  # accounts' holdings and past
     "groups": (GROUP, 1),  # what finished jobs taught the estimator
@@ -112,6 +115,10 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
     "order": (INT, 1),  # scratch
     "scratch": (INT, 1),  # scratch
     "started": (INT, 1),  # scratch: jobs that a pass starts
+    # Jobs that differ in age alone (sim/slurm_rl_sim/alike.py), or of one user (renewed.py); empty: not kept
+    "alike": (WHOLE, 2),  # [jobs, 3] the group, and the waiting jobs before and behind in it, -1: none
+    "alikes": (INT, 2),  # [groups, 5] first and last waiting job, place in its pool's list, the list, and a figure
+    "alike_lists": (INT, 2),  # [pools, 2] where a pool's list of groups begins, and how many have waiting jobs
     "candidates": (INT, 2),  # [policies, 2] addresses for `score_queue` and `score` that a meta-policy chooses from
     "caps": (FLOAT, 1),  # [policies] starve_drain while one of them rules
     "choosers": (CHOOSER, 1),  # [pools] a meta-policy's state
@@ -152,8 +159,8 @@ TABLES: dict[str, tuple[np.dtype[Any], int]] = {
 # Tables that a kernel may find empty: it asks for their length, or for another table that says so, before it reads.
 MAY_BE_EMPTY = frozenset(
     "runs run_count kind_node class_list used demand node_sets rows work order events log log_gpus log_more tape turns "
-    "points hint_of hint tiers quotas bounds bound_ptr bound_of kept kept_bits kept_for open_bits mix choices "
-    "gpu_mem gpu_mem_row gpu_mem_known".split()
+    "points alike alikes alike_lists hint_of hint tiers quotas bounds bound_ptr bound_of kept kept_bits kept_for "
+    "open_bits mix choices gpu_mem gpu_mem_row gpu_mem_known".split()
 )
 
 # Slots for kernels that others call by their address (see links.py).
@@ -167,10 +174,11 @@ LINKS = (
     "leave_open",  # reservations: the nodes that they leave to a job …
     "place_beside",  # … its nodes among these …
     "reserve_head_beside",  # … and a head's reservation
-    "shift_run",  # runs of nodes: what is free changes …
+    "shift_run",  # runs or levels of nodes: what is free changes …
     "change_node",  # … a node goes or comes back …
     "copy_runs",  # … a view is copied …
     "meet_runs",  # … what two views have in common
+    "reserve_by_level",  # EASY's reservation where nodes have levels; 0: they have none
     "follow_hint",  # nodes that a plan has chosen
     "backfill_pass",  # which jobs start at an event …
     "backfill_cycle",  # … and at a rule's own ticks
@@ -179,6 +187,10 @@ LINKS = (
     "score_queue",  # scores of a queue …
     "score",  # … and of one job
     "start_best",  # a pass that sorts its queue only as far as it looks; 0: it is sorted before
+    "start_alike",  # a pass that compares groups of jobs that are alike; 0: there are none
+    "renew_order",  # puts a queue that is kept sorted by estimates in order anew; 0: none is
+    "join_alike",  # a job joins its group …
+    "leave_alike",  # … and leaves it
     "enter_lane",  # the oldest job may go first; 0: there is no lane
     "record_turn",
     "preempt",
@@ -272,6 +284,7 @@ def fill_views(world: World) -> None:
 _member: Any = cgutils.get_record_member
 _populate: Any = populate_array
 _copy: Any = cgutils.raw_memcpy
+_move: Any = cgutils.raw_memmove
 
 
 def _table(name: str) -> Any:
@@ -334,6 +347,28 @@ def _copier(name: str) -> Any:
     return intrinsic(typing)
 
 
+def _mover(name: str) -> Any:
+    """For kernels: `(w, source, target, count)` moves rows within a table, to where they may overlap."""
+    dtype, _ = TABLES[name]
+
+    def typing(typing_context: Any, w: Any, source: Any, target: Any, count: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            intp, byte = context.get_value_type(types.intp), context.get_value_type(types.uint8)
+            address = builder.load(_member(builder, arguments[0], w.offset(f"{name}_ptr"), intp))
+            size = context.get_constant(types.intp, dtype.itemsize)
+
+            def row(at: Any) -> Any:
+                return builder.inttoptr(builder.add(address, builder.mul(at, size)), byte.as_pointer())
+
+            _move(builder, row(arguments[2]), row(arguments[1]), arguments[3], size)
+            return context.get_dummy_value()
+
+        return types.none(w, *[types.intp] * 3), code
+
+    return intrinsic(typing)
+
+
+move_running = _mover("running")
 copy_free = _copier("free")
 copy_used = _copier("used")
 jobs = _table("jobs")
@@ -355,6 +390,9 @@ node_sets = _table("node_sets")
 total = _table("total")
 runs = _table("runs")
 run_count = _table("run_count")
+levels = _table("levels")
+changed = _table("changed")
+changed_count = _table("changed_count")
 entries = _table("entries")
 spot = _table("spot")
 running = _table("running")
@@ -379,7 +417,6 @@ then = _table("then")
 gain = _table("gain")
 gains_known = _table("gains_known")
 sums = _table("sums")
-alike = _table("alike")
 tally = _table("tally")
 fitting = _table("fitting")
 room = _table("room")
@@ -396,6 +433,10 @@ scores = _table("scores")
 order = _table("order")
 scratch = _table("scratch")
 started = _table("started")
+alike = _table("alike")
+alike_nodes = _table("alike_nodes")
+alikes = _table("alikes")
+alike_lists = _table("alike_lists")
 candidates = _table("candidates")
 caps = _table("caps")
 choosers = _table("choosers")

@@ -100,6 +100,7 @@ def new_world(
     for name, value in settings.items():
         world[name] = value
     world["clock"], world["tick"], world["wake"], world["last_cycle"] = now, NEVER, NEVER, -NEVER
+    world["long_queue"] = NEVER
     world["mixed"] = wl.mixed
     world["blocks"] = int(wl.nodes["block"].max(initial=0)) + 1
     fill_views(world)

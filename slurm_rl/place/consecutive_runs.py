@@ -32,8 +32,8 @@ def place_slurm_runs(w: Record, s: int, view: int) -> int:
         here = room_of_run(w, s, view, base + k, most)
         n = first_node(w, view, base + k)
         if here > 0 and (w.within == 0 or (t.bitmaps(w)[0, n >> 6] >> (n & 63)) & 1 != 0):
-            fitting[count], room[n], t.alike(w)[n] = n, here, run_end(w, view, pool, k) - n
-            total += here * t.alike(w)[n]
+            fitting[count], room[n], t.alike_nodes(w)[n] = n, here, run_end(w, view, pool, k) - n
+            total += here * t.alike_nodes(w)[n]
             count += 1
     return choose_runs(w, s, count) if total >= units else 0
 
@@ -67,7 +67,7 @@ def choose_runs(w: Record, s: int, count: int) -> int:
 @inlined
 def _run(w: Record, at: int, count: int) -> tuple[int, int, int]:
     """The run that begins at a place of `fitting`: this place, the one behind it, and its room."""
-    nodes, fitting, room, alike = t.nodes(w), t.fitting(w), t.room(w), t.alike(w)
+    nodes, fitting, room, alike = t.nodes(w), t.fitting(w), t.room(w), t.alike_nodes(w)
     start = at
     total: Any = np.int64(0)
     number, weight = nodes.number[fitting[at]], nodes.weight[fitting[at]]
@@ -84,7 +84,7 @@ def _run(w: Record, at: int, count: int) -> tuple[int, int, int]:
 @inlined
 def _take_run(w: Record, begin: int, end: int, left: int, count: int) -> int:
     """Takes units from a run: from the single node with least room that holds all, else in order; new entries."""
-    fitting, room, alike = t.fitting(w), t.room(w), t.alike(w)
+    fitting, room, alike = t.fitting(w), t.room(w), t.alike_nodes(w)
     alone = -1
     for at in range(begin, end):
         n = fitting[at]

@@ -208,7 +208,7 @@ def _best_last(
 def take(w: Record, s: int, view: int, count: int) -> None:
     """Takes the placement in `t.spot(w)` out of a view."""
     spot = t.spot(w)
-    if w.by_runs:
+    if w.indexed:
         for i in range(count):
             call_shift_run(w, s, view, spot.node[i], -spot.units[i], spot.more[i] + 1)
         _sums(w, s, view, -t.requests(w).units[s])
@@ -261,7 +261,7 @@ def record(w: Record, count: int) -> int:
 def apply(w: Record, s: int, view: int, chain: int, sign: int) -> None:
     """Takes (TAKE) a chain's holdings out of a view, or gives them back (GIVE)."""
     entries = t.entries(w)
-    if w.by_runs:
+    if w.indexed:
         while chain > 0:
             call_shift_run(w, s, view, entries.node[chain], sign * entries.units[chain], entries.more[chain] + 1)
             chain = entries.next[chain]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -85,6 +86,9 @@ def expand_hosts(text: str) -> tuple[str, ...]:
         raise SlurmError(error.message) from None
 
 
+_NUMBER = re.compile(r"0|[1-9][0-9]*")  # as `ranges` writes it
+
+
 def task_numbers(text: str) -> tuple[frozenset[int], int]:
     """`1-9:4%3` as the tasks 1, 5 and 9, and how many may run at once (0: any number)."""
     listed, _, limit = text.partition("%")
@@ -104,8 +108,21 @@ def array_tasks(text: str) -> tuple[str, int, int]:
 
     The tasks are ranges in ascending order, without a step, because scontrol takes none.
     """
-    numbers, limit = task_numbers(text)
-    return ranges(numbers), max(len(numbers), 1), limit
+    listed, _, limit = text.partition("%")
+    plain, count, end = listed.strip("[]"), 0, -2
+    for part in plain.split(","):
+        # As a rule the list is one of ranges already: the tasks, which may be a million, need not be written out.
+        first, dash, last = part.partition("-")
+        if _NUMBER.fullmatch(first) is None or (dash and _NUMBER.fullmatch(last) is None):
+            break
+        if int(first) <= end + 1 or (dash and int(last) <= int(first)):
+            break
+        end = int(last or first)
+        count += end - int(first) + 1
+    else:
+        return plain, count, int(limit) if limit.isdecimal() else 0
+    numbers, most = task_numbers(text)
+    return ranges(numbers), max(len(numbers), 1), most
 
 
 def ranges(numbers: Iterable[int]) -> str:

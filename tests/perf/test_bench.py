@@ -279,22 +279,22 @@ def test_large_machines(report: Report, name: str, rule: str, placement: str, le
     trace, cluster = machine(name)
     prepared = prepare(trace, cluster)
 
-    def ran(by_runs: bool, until: int) -> float:
+    def ran(index: str, until: int) -> float:
         run = ReplayState(
             prepared.workload,
             trace.run_time.astype(np.float64),
             parse_policy("fcfs"),
             backfill=rule,
             placement=placement,
-            by_runs=by_runs,
+            index=index,
         )
         began = time.process_time()
         run.run(until)
         return run.ended / (time.process_time() - began)
 
-    ran(True, int(trace.submit_time[100]))  # compiled, or read from disk
-    by_runs = max(ran(True, int(NEVER) - 1) for _ in range(3))
-    by_nodes = ran(False, int(trace.submit_time[len(trace) // 20]))
+    ran("runs", int(trace.submit_time[100]))  # compiled, or read from disk
+    by_runs = max(ran("runs", int(NEVER) - 1) for _ in range(3))
+    by_nodes = ran("", int(trace.submit_time[len(trace) // 20]))
     what = "EASY" if rule == "easy" else f"FCFS+{rule}"
     report.add(
         Row(f"{name}: {cluster.nodes:,} nodes, {what}", "jobs/s", by_runs, least, note=f"{by_nodes:,.0f} by nodes")

@@ -11,6 +11,7 @@ from builders import Event, Job, a_simulation, outcome
 from slurm_rl.backfill.slurm_settings import SlurmSettings
 from slurm_rl.domain.cluster import Cluster, NodeClass
 from slurm_rl.domain.reservations import Reservation, reservations_from
+from slurm_rl.place.counting import BY_RUNS, ONE_BY_ONE
 from slurm_rl_sim.simulation import ReplayState
 from slurm_rl_sim.validate import problems
 
@@ -99,11 +100,11 @@ def test_all_ways_give_one_schedule(policy: str) -> None:
         dice = random.Random(f"{policy} {seed}")
         cluster, jobs, events = a_workload(dice)
         more = {"events": events, "slurm": settings(dice)}
-        plain, ids = a_simulation(cluster, jobs, policy, "slurm", "slurm", by_runs=False, **more)  # type: ignore[arg-type]
+        plain, ids = a_simulation(cluster, jobs, policy, "slurm", "slurm", index=ONE_BY_ONE, **more)  # type: ignore[arg-type]
         without_rooms(plain).run()
-        rooms, _ = a_simulation(cluster, jobs, policy, "slurm", "slurm", by_runs=False, **more)  # type: ignore[arg-type]
+        rooms, _ = a_simulation(cluster, jobs, policy, "slurm", "slurm", index=ONE_BY_ONE, **more)  # type: ignore[arg-type]
         rooms.run()
-        runs, _ = a_simulation(cluster, jobs, policy, "slurm", "slurm", by_runs=True, **more)  # type: ignore[arg-type]
+        runs, _ = a_simulation(cluster, jobs, policy, "slurm", "slurm", index=BY_RUNS, **more)  # type: ignore[arg-type]
         assert (rooms.world["counted"], runs.world["by_runs"]) == (1, 1)
         runs.run()
         assert outcome(rooms, ids) == outcome(plain, ids), seed
@@ -130,7 +131,7 @@ def test_reservations_keep_it_so() -> None:
 def test_every_state_on_the_way_is_valid() -> None:
     for seed in range(4):
         cluster, jobs, events = a_workload(random.Random(seed))
-        simulation, _ = a_simulation(cluster, jobs, "fcfs", "slurm", "slurm", events=events, by_runs=True)
+        simulation, _ = a_simulation(cluster, jobs, "fcfs", "slurm", "slurm", events=events, index=BY_RUNS)
         while simulation.to_next_pass():
             assert list(problems(simulation)) == []
             simulation.finish_pass()

@@ -1,4 +1,4 @@
-"""Runs of nodes that are alike give the schedules that nodes one by one give, node for node."""
+"""Runs and levels of nodes give the schedules that nodes one by one give, node for node."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from builders import Event, Job, a_simulation, outcome
 from slurm_rl.controller.live_policy import load_policy
 from slurm_rl.decide import decide
 from slurm_rl.domain.cluster import Cluster, NodeClass
-from slurm_rl.place.counting import PAIRS, PLACEMENTS
+from slurm_rl.place.counting import BY_LEVELS, BY_RUNS, ONE_BY_ONE, PAIRS, PLACEMENTS
 from slurm_rl_sim.validate import problems
 
 CLUSTERS = (
     (NodeClass(24, cpus=4, mem_gb=16),),
     (NodeClass(10, cpus=4), NodeClass(14, cpus=8)),
     (NodeClass(8, "A", 4, cpus=8), NodeClass(6, "B", 2, cpus=8), NodeClass(7, cpus=4)),
+    (NodeClass(60, "A", 4, cpus=1200), NodeClass(70, "B", 2, cpus=8), NodeClass(20)),
+    (NodeClass(150, cpus=3, mem_gb=16), NodeClass(50, cpus=2)),
     (NodeClass(9, cpus=2, partition="p"), NodeClass(8, cpus=4, partition="p,q"), NodeClass(5, cpus=2, partition="r")),
 )
 
@@ -49,26 +51,30 @@ def a_workload(dice: random.Random) -> tuple[Cluster, list[Job], list[Event]]:
     return Cluster("c", classes), jobs, events
 
 
-@pytest.mark.parametrize(("rule", "placement"), PAIRS)
-def test_runs_and_nodes_agree(rule: str, placement: str) -> None:
+@pytest.mark.parametrize(
+    ("rule", "placement", "index"),
+    [(*pair, index) for pair in PAIRS for index in (BY_RUNS, BY_LEVELS) if pair[0] != "slurm" or index == BY_RUNS],
+)
+def test_the_index_and_nodes_agree(rule: str, placement: str, index: str) -> None:
     for seed in range(60):
         dice = random.Random(f"{rule} {placement} {seed}")
         cluster, jobs, events = a_workload(dice)
         policy = dice.choice(["fcfs", "sjf@user", "multifactor"])
-        more = {"events": events, "by_runs": False}
+        more = {"events": events, "index": ONE_BY_ONE}
         plain, ids = a_simulation(cluster, jobs, policy, rule, placement, **more)  # type: ignore[arg-type]
         plain.run()
-        counted, _ = a_simulation(cluster, jobs, policy, rule, placement, **more | {"by_runs": True})  # type: ignore[arg-type]
-        assert counted.world["by_runs"] == 1
+        counted, _ = a_simulation(cluster, jobs, policy, rule, placement, **more | {"index": index})  # type: ignore[arg-type]
+        assert counted.index == index
         counted.run()
         assert outcome(counted, ids) == outcome(plain, ids), seed
 
 
+@pytest.mark.parametrize("index", [BY_RUNS, BY_LEVELS])
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_every_state_on_the_way_is_valid(placement: str) -> None:
+def test_every_state_on_the_way_is_valid(placement: str, index: str) -> None:
     for seed in range(8):
         cluster, jobs, events = a_workload(random.Random(seed))
-        simulation, _ = a_simulation(cluster, jobs, "fcfs", "easy", placement, events=events, by_runs=True)
+        simulation, _ = a_simulation(cluster, jobs, "fcfs", "easy", placement, events=events, index=index)
         while simulation.to_next_pass():
             assert list(problems(simulation)) == []
             simulation.finish_pass()
@@ -76,12 +82,12 @@ def test_every_state_on_the_way_is_valid(placement: str) -> None:
 
 
 def test_a_snapshot_tells_nodes_one_by_one() -> None:
-    """What `decide` plans from it is what it plans from a simulation without runs."""
+    """What `decide` plans from it is what it plans from a simulation without an index."""
     for seed in range(6):
         cluster, jobs, _ = a_workload(random.Random(seed))
         plans = []
-        for by_runs in (False, True):
-            simulation, _ = a_simulation(cluster, jobs, "fcfs", "easy", "best-fit", by_runs=by_runs)
+        for index in (ONE_BY_ONE, BY_RUNS, BY_LEVELS):
+            simulation, _ = a_simulation(cluster, jobs, "fcfs", "easy", "best-fit", index=index)
             found = []
             for _ in range(8):
                 if simulation.to_next_pass():
@@ -91,17 +97,17 @@ def test_a_snapshot_tells_nodes_one_by_one() -> None:
                     found.append([(s.job, s.nodes) for s in plan.starts])
                     simulation.finish_pass()
             plans.append(found)
-        assert plans[0] == plans[1]
+        assert plans[0] == plans[1] == plans[2]
 
 
 def test_it_counts_where_it_pays() -> None:
     wide = [Job(id=i + 1, submit=i, run=50, limit=60, cpus=4 * 64, nodes=64) for i in range(20)]
-    for count, jobs, counted in ((2000, wide, 1), (200, wide, 0)):
+    for count, jobs, index in ((2000, wide, BY_RUNS), (200, wide, ONE_BY_ONE)):
         simulation, _ = a_simulation(Cluster("c", (NodeClass(count, cpus=4),)), jobs, "fcfs", "easy", "best-fit")
-        assert simulation.world["by_runs"] == counted
+        assert simulation.index == index
     narrow = [Job(id=i + 1, submit=i, run=50, limit=60, cpus=1) for i in range(20)]
     simulation, _ = a_simulation(Cluster("c", (NodeClass(2000, cpus=4),)), narrow, "fcfs", "easy", "best-fit")
-    assert simulation.world["by_runs"] == 0
+    assert simulation.index == BY_LEVELS
 
 
 def test_the_log_grows_with_what_is_logged() -> None:

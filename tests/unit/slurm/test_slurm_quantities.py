@@ -126,6 +126,10 @@ def test_an_unreadable_host_list_is_named(text: str) -> None:
         ("0-8:2", ("0,2,4,6,8", 5, 0)),
         ("7", ("7", 1, 0)),
         ("[2-3]", ("2-3", 2, 0)),
+        ("3-5,4", ("3-5", 3, 0)),
+        ("1,2,7-7", ("1-2,7", 3, 0)),
+        ("", ("", 1, 0)),
+        ("0-999999999%50", ("0-999999999", 1_000_000_000, 50)),  # not written out: that would take minutes
     ],
 )
 def test_array_tasks_are_counted(text: str, expected: tuple[str, int, int]) -> None:
