@@ -67,12 +67,16 @@ def test_cost_by_queue(report: Report) -> None:
         for size in BURSTS:
             prepared = in_bursts(size, cluster)
             row: dict[str, float | str] = {"at once": size, "mean queue": mean_queue(prepared)}
+            times = 2 if size < 10_000 else 1
             for policy in ("fcfs", *worst):
-                row[policy] = (
-                    engine(prepared, policy, "easy", "best-fit", times=2 if size < 10_000 else 1).cpu / JOBS * 1e6
-                )
-            for policy in worst:
-                worst[policy] = max(worst[policy], float(row[policy]) / float(row["fcfs"]))
+                if policy == "sjf@user" and size == BURSTS[-1]:
+                    row[policy] = (
+                        "–"  # each end renews the estimates of all that wait of its user: too long to wait for
+                    )
+                    continue
+                row[policy] = engine(prepared, policy, "easy", "best-fit", times=times).cpu / JOBS * 1e6
+                if policy in worst:
+                    worst[policy] = max(worst[policy], float(row[policy]) / float(row["fcfs"]))
             rows.append(row)
         report.tables[f"microseconds a job by jobs submitted at once, EASY, {what}, {JOBS:,} jobs at load 0.85"] = rows
         for policy, ratio in worst.items():
