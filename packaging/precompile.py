@@ -55,7 +55,21 @@ def main() -> None:
             sys.exit(f"replay did not run: {said.getvalue()}")
     (built,) = (Path(home) / "slurm-rl" / "kernels").iterdir()
     shutil.copytree(built, kernels / built.name, ignore=shutil.ignore_patterns("*.lock"))
+    drop_inner(kernels)
     shutil.rmtree(home)
+
+
+def drop_inner(kernels: Path) -> None:
+    """Leaves out what only other kernels call: it is part of these, and numba looks for it when it compiles alone."""
+    from slurm_rl.kernel.jit import Inner
+
+    modules = [m for name, m in list(sys.modules.items()) if name.startswith("slurm_rl")]
+    found = [v.py_func for m in modules for v in vars(m).values() if isinstance(v, Inner)]
+    inner = {(f"{Path(f.__code__.co_filename).stem}.{f.__qualname__}", f.__code__.co_firstlineno) for f in found}
+    for path in kernels.rglob("*.nb[ci]"):
+        name, _, rest = path.name.partition("-")
+        if (name, int(rest.partition(".")[0])) in inner:
+            path.unlink()
 
 
 if __name__ == "__main__":

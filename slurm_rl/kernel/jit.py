@@ -140,7 +140,7 @@ def quick_kernel(function: Callable[..., Any]) -> Any:
     return _njit(cache=_CACHED, error_model="numpy", no_cfunc_wrapper=True)(function)
 
 
-class _Inner(CPUDispatcher):
+class Inner(CPUDispatcher):
     """A kernel without an entrance from Python."""
 
     def __call__(self, *arguments: Any) -> Any:
@@ -150,7 +150,7 @@ class _Inner(CPUDispatcher):
 def inner(function: Callable[..., Any]) -> Any:
     """A kernel that only kernels call: to be called from Python would make it a third slower to compile."""
     options = {"nopython": True, "nogil": True, "error_model": "numpy"}
-    compiled = _Inner(function, targetoptions=options | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True})
+    compiled = Inner(function, targetoptions=options | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True})
     if _CACHED:
         compiled.enable_caching()
     return compiled
