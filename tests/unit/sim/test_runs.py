@@ -11,6 +11,7 @@ from builders import Event, Job, a_simulation, outcome
 from slurm_rl.controller.live_policy import load_policy
 from slurm_rl.decide import decide
 from slurm_rl.domain.cluster import Cluster, NodeClass
+from slurm_rl.domain.limits import limits_from
 from slurm_rl.place.counting import BY_LEVELS, BY_RUNS, ONE_BY_ONE, PAIRS, PLACEMENTS
 from slurm_rl_sim.validate import problems
 
@@ -67,6 +68,26 @@ def test_the_index_and_nodes_agree(rule: str, placement: str, index: str) -> Non
         assert counted.index == index
         counted.run()
         assert outcome(counted, ids) == outcome(plain, ids), seed
+
+
+@pytest.mark.parametrize("index", [BY_RUNS, BY_LEVELS])
+@pytest.mark.parametrize("policy", ["fcfs", "sjf@user", "multifactor"])
+def test_limits_hold_back_the_same_jobs(policy: str, index: str) -> None:
+    limits = limits_from({"user": {"*": {"GrpTRES": "cpu=30", "MaxJobs": 3}}})
+    held = 0
+    for seed in range(20):
+        cluster, jobs, events = a_workload(random.Random(seed))
+        outcomes = []
+        for how in (ONE_BY_ONE, index):
+            simulation, ids = a_simulation(cluster, jobs, policy, "easy", events=events, limits=limits, index=how)
+            assert simulation.index == how
+            simulation.run()
+            outcomes.append(outcome(simulation, ids))
+        assert outcomes[0] == outcomes[1], seed
+        free, ids = a_simulation(cluster, jobs, policy, "easy", events=events, index=index)
+        free.run()
+        held += outcome(free, ids) != outcomes[1]
+    assert held > 10
 
 
 @pytest.mark.parametrize("index", [BY_RUNS, BY_LEVELS])
